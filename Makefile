@@ -1,0 +1,56 @@
+# make run | make test are the two commands of the README; the rest is for developers.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROMPT ?= Explain in three sentences why the first token of an answer takes longer than the next ones.
+MODEL ?= smollm2:135m
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-models soak lint format check-tools clean
+
+help:
+	@echo "make run [PROMPT=...] [MODEL=...]   build, fetch the sample model, answer, report both phases"
+	@echo "make test                           everything but the other real models and the soak"
+	@echo "make test-models | soak | lint | format | clean"
+
+check-tools:
+	@PYTHON="$(PYTHON)" bash .ci/check-tools
+
+$(VENV)/.run: pyproject.toml CMakeLists.txt $(wildcard native/* native/*/*) | check-tools
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@bash .ci/install $(BIN)/python run
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@bash .ci/install $(BIN)/python dev
+	@touch $@
+
+run: $(VENV)/.run
+	@$(BIN)/twostroke run "$(MODEL)" --prompt "$(PROMPT)"
+
+test: $(VENV)/.dev
+	$(BIN)/twostroke pull smollm2:135m
+	$(BIN)/python -m pytest -m "not models and not soak"
+
+test-models: $(VENV)/.dev
+	$(BIN)/python tests/fetch_models.py
+	$(BIN)/python -m pytest -m "models"
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "soak"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'native/*.cpp' 'native/*.h' 'native/*.inc')
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files 'native/*.cpp' 'native/*.h' 'native/*.inc')
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,103 @@
+"""Frozen settings and the one table of environment variables. No I/O: values are checked, nothing is read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from twostroke.errors import ConfigError
+
+
+class KvType(enum.Enum):
+    """How K and V are stored. Bytes per value: 2, 2, and 1 plus a float scale per token and head."""
+
+    BF16 = "bf16"
+    F16 = "f16"
+    Q8 = "q8"
+
+    def head_bytes(self, head_dim: int) -> float:
+        """Return the bytes of K and V of one token in one head."""
+        return 2 * head_dim + 8 if self is KvType.Q8 else 4 * head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything the engine is told. None means: resolved from the model or the machine by `resolved`.
+
+    Units: kv_memory_bytes in bytes; target_tpot_s in seconds.
+    """
+
+    kv_type: KvType = KvType.BF16
+    kv_memory_bytes: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    prefill_chunk: int = 512
+    threads: int | None = None
+    backend: str = "auto"  # auto | native | reference
+    kernel_set: str | None = None
+    target_tpot_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("kv_memory_bytes", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be positive", value=value, limit=">= 1", param=name)
+        for name, high in (("max_num_seqs", 4096), ("prefill_chunk", 1 << 20)):
+            value = getattr(self, name)
+            if not 1 <= value <= high:
+                raise ConfigError(f"{name} is out of range", value=value, limit=f"[1, {high}]")
+        if self.threads is not None and self.threads > 1024:
+            raise ConfigError("threads is out of range", value=self.threads, limit="[1, 1024]")
+        if self.backend not in ("auto", "native", "reference"):
+            raise ConfigError(
+                "unknown backend", value=self.backend, limit="auto, native, reference"
+            )
+        if not 0.001 <= self.target_tpot_s <= 60:
+            raise ConfigError("target_tpot_s is out of range", value=self.target_tpot_s)
+
+    def resolved(
+        self, *, model_max_len: int, bytes_per_token: int, free_bytes: int, cpu_count: int
+    ) -> EngineConfig:
+        """Return a copy with every None replaced: context from the model, KV memory half of what is free.
+
+        The KV pool never exceeds what max_num_seqs full contexts could use.
+        """
+        max_len = min(self.max_model_len or model_max_len, model_max_len)
+        wanted = bytes_per_token * max_len * self.max_num_seqs
+        memory = self.kv_memory_bytes or min(max(free_bytes // 2, bytes_per_token * 16), wanted)
+        return replace(
+            self,
+            max_model_len=max_len,
+            kv_memory_bytes=memory,
+            threads=self.threads or cpu_count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """One environment variable: its name, default and why it exists."""
+
+    name: str
+    default: str
+    reason: str
+
+
+ENVIRONMENT: tuple[EnvVar, ...] = (
+    EnvVar("TWOSTROKE_CACHE", "~/.cache/twostroke", "models, repacked weights and machine profiles"),
+    EnvVar("TWOSTROKE_KERNELS", "best the CPU has", "kernel set: scalar, avx2 or avx512"),
+    EnvVar("TWOSTROKE_THREADS", "cores this process may use", "threads of the native backend"),
+    EnvVar("TWOSTROKE_NATIVE", "on", "off: install without a compiler (doctor, plan, reference)"),
+    EnvVar("TWOSTROKE_PACKED_CACHE_GB", "20", "most disk the repacked weights may take"),
+)
+
+
+def environment_value(environ: Mapping[str, str], name: str) -> str | None:
+    """Return a variable of the table, None when unset or empty.
+
+    Raises:
+        ConfigError: the name is not in the table (our own mistake made visible).
+    """
+    if all(var.name != name for var in ENVIRONMENT):
+        raise ConfigError("environment variable is not in the table", value=name)
+    return environ.get(name) or None
