@@ -1,0 +1,5 @@
+#include "bindings.h"
+
+namespace twostroke {
+void bind_linear(nanobind::module_&) {}
+}  // namespace twostroke

@@ -1,0 +1,3 @@
+// Packed weight formats: one struct a format, size asserted, layout in words.
+#pragma once
+#include <cstdint>

@@ -1,0 +1,2 @@
+// Fork-join pool.
+#pragma once
