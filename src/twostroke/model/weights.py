@@ -1,0 +1,165 @@
+"""Tensors of a model by their place in the forward pass. Raw bytes stay in the mapped file; backends convert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from twostroke.errors import CorruptCheckpoint
+from twostroke.formats.ggml_types import GGMLType
+from twostroke.model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """One stored tensor: rows are output channels; `raw` is its bytes in GGUF layout."""
+
+    name: str
+    type: GGMLType
+    shape: tuple[int, ...]
+    raw: npt.NDArray[np.uint8]
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes."""
+        return int(self.raw.nbytes)
+
+
+class _TensorInfo(Protocol):
+    @property
+    def type(self) -> GGMLType: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class TensorSource(Protocol):
+    """Where weights come from: an open GGUF file."""
+
+    @property
+    def tensors(self) -> Mapping[str, _TensorInfo]: ...
+
+    def data(self, name: str) -> npt.NDArray[np.uint8]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """Weights of one decoder layer, in the order they are used."""
+
+    attn_norm: Weight  # [E]
+    q: Weight  # [H * D, E]
+    k: Weight  # [K * D, E]
+    v: Weight  # [K * D, E]
+    q_bias: Weight | None
+    k_bias: Weight | None
+    v_bias: Weight | None
+    q_norm: Weight | None  # [D]
+    k_norm: Weight | None
+    o: Weight  # [E, H * D]
+    post_attn_norm: Weight | None  # [E]
+    ffn_norm: Weight  # [E]
+    gate: Weight  # [F, E]
+    up: Weight  # [F, E]
+    down: Weight  # [E, F]
+    post_ffn_norm: Weight | None  # [E]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeights:
+    """All weights of a model. `output` is `token_embd` itself where the head is tied."""
+
+    token_embd: Weight  # [V, E]
+    layers: tuple[LayerWeights, ...]
+    output_norm: Weight  # [E]
+    output: Weight  # [V, E]
+
+    def all(self) -> tuple[Weight, ...]:
+        """Return each stored tensor once."""
+        found: dict[str, Weight] = {self.token_embd.name: self.token_embd}
+        for layer in self.layers:
+            for field in LayerWeights.__dataclass_fields__:
+                weight = getattr(layer, field)
+                if weight is not None:
+                    found[weight.name] = weight
+        for weight in (self.output_norm, self.output):
+            found.setdefault(weight.name, weight)
+        return tuple(found.values())
+
+
+class _Reader:
+    def __init__(self, source: TensorSource) -> None:
+        self.source = source
+
+    def optional(self, name: str, shape: tuple[int, ...]) -> Weight | None:
+        info = self.source.tensors.get(name)
+        if info is None:
+            return None
+        if tuple(info.shape) != shape:
+            raise CorruptCheckpoint(
+                f"tensor {name} has the wrong shape", value=tuple(info.shape), limit=shape
+            )
+        return Weight(name, info.type, shape, self.source.data(name))
+
+    def required(self, name: str, shape: tuple[int, ...]) -> Weight:
+        weight = self.optional(name, shape)
+        if weight is None:
+            raise CorruptCheckpoint(f"tensor {name} is missing")
+        return weight
+
+
+def vocab_size_of(source: TensorSource) -> int:
+    """Return the rows of the embedding table.
+
+    Raises:
+        CorruptCheckpoint: there is none, or it is no matrix.
+    """
+    info = source.tensors.get("token_embd.weight")
+    if info is None or len(info.shape) != 2:
+        raise CorruptCheckpoint("tensor token_embd.weight is missing or no matrix")
+    return info.shape[0]
+
+
+def load_weights(source: TensorSource, config: ModelConfig) -> ModelWeights:
+    """Find every tensor of the model by its GGUF name and check its shape.
+
+    Raises:
+        CorruptCheckpoint: a tensor is missing or has the wrong shape, by name.
+    """
+    read, c = _Reader(source), config
+    hidden, ffn = c.hidden_size, c.intermediate_size
+    q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+
+    def layer(i: int) -> LayerWeights:
+        p = f"blk.{i}."
+        norms = c.family.startswith("gemma")
+        post = read.required if norms else (lambda name, shape: None)
+        qk = read.required if c.family in ("qwen3", "gemma3") else read.optional
+        return LayerWeights(
+            attn_norm=read.required(p + "attn_norm.weight", (hidden,)),
+            q=read.required(p + "attn_q.weight", (q_size, hidden)),
+            k=read.required(p + "attn_k.weight", (kv_size, hidden)),
+            v=read.required(p + "attn_v.weight", (kv_size, hidden)),
+            q_bias=read.optional(p + "attn_q.bias", (q_size,)),
+            k_bias=read.optional(p + "attn_k.bias", (kv_size,)),
+            v_bias=read.optional(p + "attn_v.bias", (kv_size,)),
+            q_norm=qk(p + "attn_q_norm.weight", (c.head_dim,)),
+            k_norm=qk(p + "attn_k_norm.weight", (c.head_dim,)),
+            o=read.required(p + "attn_output.weight", (hidden, q_size)),
+            post_attn_norm=post(p + "post_attention_norm.weight", (hidden,)),
+            ffn_norm=read.required(p + "ffn_norm.weight", (hidden,)),
+            gate=read.required(p + "ffn_gate.weight", (ffn, hidden)),
+            up=read.required(p + "ffn_up.weight", (ffn, hidden)),
+            down=read.required(p + "ffn_down.weight", (hidden, ffn)),
+            post_ffn_norm=post(p + "post_ffw_norm.weight", (hidden,)),
+        )
+
+    embedding = read.required("token_embd.weight", (c.vocab_size, hidden))
+    return ModelWeights(
+        token_embd=embedding,
+        layers=tuple(layer(i) for i in range(c.num_layers)),
+        output_norm=read.required("output_norm.weight", (hidden,)),
+        output=read.optional("output.weight", (c.vocab_size, hidden)) or embedding,
+    )
