@@ -1,0 +1,362 @@
+"""The header of a GGUF file, parsed with every count, length, offset and type checked before use.
+
+Works on any bytes: a memory map, or the first megabytes of a remote file. It opens nothing. Versions 2 and 3, little-endian.
+Strings that are not UTF-8 keep their bytes as lone surrogates (`surrogateescape`), so that a bad vocabulary entry neither
+crashes nor is lost: `text.encode("utf-8", "surrogateescape")` gives the stored bytes back.
+Source: the GGUF specification (ggml, docs/gguf.md).
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+import numpy as np
+
+from twostroke.errors import CorruptCheckpoint, UnsupportedModel
+from twostroke.formats.ggml_types import BLOCK_SIZES, GGMLType
+
+Scalar = Union[int, float, bool, str]  # noqa: UP007 - evaluated at run time on Python 3.10 too
+Value = Union[Scalar, list[int], list[float], list[bool], list[str]]  # noqa: UP007
+Buffer = Union[bytes, bytearray, memoryview, mmap.mmap]  # noqa: UP007
+
+MAGIC = b"GGUF"
+DEFAULT_ALIGNMENT = 32
+
+# Bounds far above any real model (Gemma 3: 40 keys, 262,144 strings, 1,500 tensors, 8 MB) and far below harm.
+MAX_KEYS = 1 << 14
+MAX_TENSORS = 1 << 17
+MAX_NAME_BYTES = 1024
+MAX_STRING_BYTES = 1 << 26
+MAX_ARRAY_VALUES = 1 << 22
+MAX_ALL_ARRAY_VALUES = 1 << 24
+MAX_HEADER_BYTES = 1 << 28
+MAX_DIMS = 4
+MAX_ALIGNMENT = 1 << 20
+
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+_NUMBERS: dict[int, tuple[struct.Struct, np.dtype[np.generic]]] = {
+    0: (struct.Struct("<B"), np.dtype("<u1")),
+    1: (struct.Struct("<b"), np.dtype("<i1")),
+    2: (struct.Struct("<H"), np.dtype("<u2")),
+    3: (struct.Struct("<h"), np.dtype("<i2")),
+    4: (struct.Struct("<I"), np.dtype("<u4")),
+    5: (struct.Struct("<i"), np.dtype("<i4")),
+    6: (struct.Struct("<f"), np.dtype("<f4")),
+    _BOOL: (struct.Struct("<B"), np.dtype("<u1")),
+    10: (struct.Struct("<Q"), np.dtype("<u8")),
+    11: (struct.Struct("<q"), np.dtype("<i8")),
+    12: (struct.Struct("<d"), np.dtype("<f8")),
+}
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_SHORTEST_TENSOR_RECORD = 8 + 1 + 4 + 8 + 4 + 8
+_SHORTEST_KEY_RECORD = 8 + 1 + 4 + 1
+
+
+class TruncatedHeader(CorruptCheckpoint):
+    """The bytes end inside the header. `needed_bytes` is the least that could hold what was being read."""
+
+    def __init__(self, what: str, *, needed_bytes: int, available_bytes: int) -> None:
+        self.needed_bytes = needed_bytes
+        super().__init__(
+            what,
+            value=f"{available_bytes} bytes",
+            limit=f"at least {needed_bytes} needed",
+            remedy="The file is cut off or damaged: download it again.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where one tensor lies. Shape is rows first (GGUF stores the fastest dimension first); offset from the file's start."""
+
+    name: str
+    type: GGMLType
+    shape: tuple[int, ...]
+    nbytes: int
+    shard: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFHeader:
+    """All that precedes the tensor data of one file."""
+
+    version: int
+    metadata: Mapping[str, Value]
+    tensors: tuple[TensorInfo, ...]
+    alignment: int
+    header_bytes: int  # up to the end of the last tensor record, padding not counted
+    data_start: int
+
+
+def quoted(name: str) -> str:
+    """Return untrusted text as a short, printable literal for a message."""
+    text = ascii(name)
+    return text if len(text) <= 80 else text[:76] + "...'"
+
+
+def parse_header(data: Buffer, *, file_size: int | None = None, shard: int = 0) -> GGUFHeader:
+    """Parse the header at the start of `data`.
+
+    `file_size` is the whole file's size when `data` is only its head; tensors are checked against it. None: `data` is the
+    whole file.
+
+    Raises:
+        TruncatedHeader: `data` ends inside the header (a CorruptCheckpoint; give more bytes if there are more).
+        CorruptCheckpoint: anything that breaks the format or a bound; names the key or tensor.
+        UnsupportedModel: big-endian, another version, or an unknown tensor type.
+    """
+    reader = _Reader(data)
+    version = _read_version(reader)
+    num_tensors = reader.count("tensor count", MAX_TENSORS, _SHORTEST_TENSOR_RECORD)
+    num_keys = reader.count("key count", MAX_KEYS, _SHORTEST_KEY_RECORD)
+    metadata = _read_metadata(reader, num_keys)
+    alignment = _alignment(metadata)
+    records = [_read_tensor_record(reader, index) for index in range(num_tensors)]
+    data_start = -(-reader.pos // alignment) * alignment
+    size = len(data) if file_size is None else file_size
+    tensors = tuple(_located(record, data_start, alignment, size, shard) for record in records)
+    _check_disjoint(tensors)
+    return GGUFHeader(version, metadata, tensors, alignment, reader.pos, data_start)
+
+
+class _Reader:
+    """A cursor that refuses to pass the end of the bytes or of the largest header allowed."""
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+        self.end = len(data)
+        self.pos = 0
+        self.array_values_left = MAX_ALL_ARRAY_VALUES
+
+    def take(self, nbytes: int, what: str) -> int:
+        """Return the position of the next `nbytes` bytes and step over them."""
+        start, stop = self.pos, self.pos + nbytes
+        if stop > self.end:
+            raise TruncatedHeader(
+                f"GGUF file ends inside {what}", needed_bytes=stop, available_bytes=self.end
+            )
+        if stop > MAX_HEADER_BYTES:
+            raise CorruptCheckpoint(
+                f"GGUF header is too large at {what}", value=stop, limit=MAX_HEADER_BYTES
+            )
+        self.pos = stop
+        return start
+
+    def u32(self, what: str) -> int:
+        value: int = _U32.unpack_from(self.data, self.take(4, what))[0]
+        return value
+
+    def u64(self, what: str) -> int:
+        value: int = _U64.unpack_from(self.data, self.take(8, what))[0]
+        return value
+
+    def count(self, what: str, limit: int, least_bytes: int) -> int:
+        """Read a number of things that take at least `least_bytes` bytes each."""
+        value = self.u64(f"the {what}")
+        if value > limit:
+            raise CorruptCheckpoint(f"GGUF {what} is absurd", value=value, limit=limit)
+        if value * least_bytes > self.end - self.pos:
+            raise TruncatedHeader(
+                f"GGUF {what} of {value} cannot fit the file",
+                needed_bytes=self.pos + value * least_bytes,
+                available_bytes=self.end,
+            )
+        return value
+
+    def string(self, what: str, limit: int) -> str:
+        length = self.u64(f"the length of {what}")
+        if length > limit:
+            raise CorruptCheckpoint(f"{what} is too long", value=length, limit=f"{limit} bytes")
+        start = self.take(length, what)
+        return bytes(self.data[start : start + length]).decode("utf-8", "surrogateescape")
+
+    def strings(self, count: int, what: str) -> list[str]:
+        """Read `count` strings; the hot loop of a large vocabulary, hence local names and no calls to `take`."""
+        data, pos, end = self.data, self.pos, min(self.end, MAX_HEADER_BYTES)
+        unpack, out = _U64.unpack_from, []
+        for _ in range(count):
+            start = pos + 8
+            if start > end:
+                break
+            pos = start + unpack(data, pos)[0]
+            if pos > end:
+                break
+            out.append(str(data[start:pos], "utf-8", "surrogateescape"))
+        if len(out) < count:
+            length = pos - self.pos
+            self.take(length, f"string {len(out)} of {what}")
+            self.take(8, f"string {len(out)} of {what}")
+            raise AssertionError("unreachable: one of the two must have refused")
+        self.pos = pos
+        return out
+
+
+def _read_version(reader: _Reader) -> int:
+    head = bytes(reader.data[:16])
+    if head[:4] != MAGIC:
+        is_pointer = head.startswith(b"version https://")
+        raise CorruptCheckpoint(
+            "not a GGUF file: it does not begin with 'GGUF'",
+            value=repr(head[:8]),
+            remedy="It is a Git LFS pointer: download the real file." if is_pointer else None,
+        )
+    reader.take(4, "the magic number")
+    version = reader.u32("the version")
+    if version & 0xFFFF == 0 and version:
+        raise UnsupportedModel(
+            "big-endian GGUF files are not supported",
+            remedy="Convert it with gguf-convert-endian, or use the little-endian file.",
+        )
+    if version not in (2, 3):
+        raise UnsupportedModel("unknown GGUF version", value=version, limit="2 and 3")
+    return version
+
+
+def _read_metadata(reader: _Reader, num_keys: int) -> dict[str, Value]:
+    metadata: dict[str, Value] = {}
+    for index in range(num_keys):
+        key = reader.string(f"the name of key {index}", MAX_NAME_BYTES)
+        what = f"key {quoted(key)}"
+        if not key:
+            raise CorruptCheckpoint("GGUF key without a name", value=f"key {index}")
+        if key in metadata:
+            raise CorruptCheckpoint(f"{what} appears twice")
+        metadata[key] = _read_value(reader, reader.u32(f"the type of {what}"), what)
+    return metadata
+
+
+def _read_value(reader: _Reader, type_id: int, what: str) -> Value:
+    if type_id == _STRING:
+        return reader.string(what, MAX_STRING_BYTES)
+    if type_id == _ARRAY:
+        return _read_array(reader, what)
+    if type_id not in _NUMBERS:
+        raise CorruptCheckpoint(f"{what} has an unknown value type", value=type_id, limit="0 to 12")
+    number, _ = _NUMBERS[type_id]
+    value: int | float = number.unpack_from(reader.data, reader.take(number.size, what))[0]
+    if type_id != _BOOL:
+        return value
+    if value not in (0, 1):
+        raise CorruptCheckpoint(f"{what} is not a boolean", value=value, limit="0 or 1")
+    return bool(value)
+
+
+def _read_array(reader: _Reader, what: str) -> Value:
+    type_id = reader.u32(f"the item type of {what}")
+    if type_id != _STRING and type_id not in _NUMBERS:
+        raise CorruptCheckpoint(f"{what} has an unsupported item type", value=type_id)
+    item_bytes = 8 if type_id == _STRING else _NUMBERS[type_id][0].size
+    count = reader.count(f"length of {what}", MAX_ARRAY_VALUES, item_bytes)
+    reader.array_values_left -= count
+    if reader.array_values_left < 0:
+        raise CorruptCheckpoint(
+            f"the arrays up to {what} hold too many values", limit=MAX_ALL_ARRAY_VALUES
+        )
+    if type_id == _STRING:
+        return reader.strings(count, what)
+    start = reader.take(count * item_bytes, what)
+    raw = bytes(reader.data[start : start + count * item_bytes])
+    values = np.frombuffer(raw, dtype=_NUMBERS[type_id][1])
+    if type_id != _BOOL:
+        items: list[int] | list[float] = values.tolist()
+        return items
+    if values.size and values.max() > 1:
+        raise CorruptCheckpoint(f"{what} has an item that is not a boolean", value=values.max())
+    flags: list[bool] = values.astype(bool).tolist()
+    return flags
+
+
+def _alignment(metadata: Mapping[str, Value]) -> int:
+    value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if is_integer and 0 < value <= MAX_ALIGNMENT and not value & (value - 1):  # type: ignore[operator]
+        return int(value)  # type: ignore[arg-type]
+    shown = quoted(value) if isinstance(value, str) else str(value)[:40]
+    raise CorruptCheckpoint(
+        "key 'general.alignment' is not a usable alignment",
+        value=shown,
+        limit=f"a power of two up to {MAX_ALIGNMENT}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TensorRecord:
+    name: str
+    dims: tuple[int, ...]  # as stored, fastest first
+    type_id: int
+    offset: int  # from the start of the data section
+
+
+def _read_tensor_record(reader: _Reader, index: int) -> _TensorRecord:
+    name = reader.string(f"the name of tensor {index}", MAX_NAME_BYTES)
+    what = f"tensor {quoted(name)}"
+    if not name:
+        raise CorruptCheckpoint("GGUF tensor without a name", value=f"tensor {index}")
+    num_dims = reader.u32(f"the dimension count of {what}")
+    if not 1 <= num_dims <= MAX_DIMS:
+        raise CorruptCheckpoint(
+            f"{what} has a bad number of dimensions", value=num_dims, limit=f"1 to {MAX_DIMS}"
+        )
+    dims = tuple(reader.u64(f"the dimensions of {what}") for _ in range(num_dims))
+    type_id = reader.u32(f"the type of {what}")
+    return _TensorRecord(name, dims, type_id, reader.u64(f"the offset of {what}"))
+
+
+def _located(
+    record: _TensorRecord, data_start: int, alignment: int, file_size: int, shard: int
+) -> TensorInfo:
+    """Check a tensor record against the file and turn it into a place in it."""
+    what = f"tensor {quoted(record.name)}"
+    try:
+        type_ = GGMLType(record.type_id)
+    except ValueError:
+        raise UnsupportedModel(
+            f"{what} has an unknown type",
+            value=f"id {record.type_id}",
+            remedy="Use a file in another quantisation, for example Q4_K_M or Q8_0.",
+        ) from None
+    block = BLOCK_SIZES[type_]
+    if 0 in record.dims:
+        raise CorruptCheckpoint(f"{what} has an empty dimension", value=list(record.dims))
+    if record.dims[0] % block.values:
+        raise CorruptCheckpoint(
+            f"{what} has rows that are not whole {type_.name} blocks",
+            value=f"{record.dims[0]} values",
+            limit=f"multiple of {block.values}",
+        )
+    if record.offset % alignment:
+        raise CorruptCheckpoint(
+            f"{what} is not aligned", value=f"offset {record.offset}", limit=f"{alignment} bytes"
+        )
+    nbytes = math.prod(record.dims) // block.values * block.nbytes
+    offset = data_start + record.offset
+    if offset + nbytes > file_size:
+        raise CorruptCheckpoint(
+            f"{what} lies outside the file",
+            value=f"bytes {offset} to {offset + nbytes}",
+            limit=f"file of {file_size} bytes",
+            remedy="The file is cut off or damaged: download it again.",
+        )
+    return TensorInfo(record.name, type_, record.dims[::-1], nbytes, shard, offset)
+
+
+def _check_disjoint(tensors: tuple[TensorInfo, ...]) -> None:
+    """Refuse two tensors of one name, or bytes that belong to two tensors."""
+    seen: set[str] = set()
+    for tensor in tensors:
+        if tensor.name in seen:
+            raise CorruptCheckpoint(f"tensor {quoted(tensor.name)} appears twice")
+        seen.add(tensor.name)
+    in_file_order = sorted(tensors, key=lambda t: t.offset)
+    for before, after in zip(in_file_order, in_file_order[1:]):  # noqa: B905 - one is shorter
+        if before.offset + before.nbytes > after.offset:
+            raise CorruptCheckpoint(
+                f"tensors {quoted(before.name)} and {quoted(after.name)} overlap",
+                value=f"bytes from {after.offset}",
+            )
