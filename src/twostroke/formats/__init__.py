@@ -1,1 +1,1 @@
-"""Untrusted model files -> named tensors. Knows no model family: it checks bounds and decodes blocks."""
+"""Untrusted model files -> named tensors. Checks bounds, decodes blocks; knows no model family."""

@@ -1,6 +1,7 @@
 """Tensor types of GGUF files: ids, and how many values and bytes one block holds.
 
-A row of n values takes n / block_values blocks; nothing is padded. A type outside the table is unknown, never guessed.
+A row of n values takes n / block_values blocks; nothing is padded. A type outside the table is
+unknown, never guessed.
 Source: the type ids and block sizes of the GGUF format (ggml, `enum ggml_type`).
 """
 
@@ -65,7 +66,7 @@ BLOCK_SIZES: dict[GGMLType, BlockSize] = {
     GGMLType.Q5_0: BlockSize(32, 22),
     GGMLType.Q5_1: BlockSize(32, 24),
     GGMLType.Q8_0: BlockSize(32, 34),
-    # d and s are half floats in ggml today (36 bytes); files never hold this type, it is an activation format.
+    # An activation format, never in files: d and s are half floats in ggml today (40 bytes before).
     GGMLType.Q8_1: BlockSize(32, 36),
     GGMLType.Q2_K: BlockSize(256, 84),
     GGMLType.Q3_K: BlockSize(256, 110),

@@ -1,7 +1,8 @@
 """GGUF files on disk: memory-mapped read-only, one or several shards as one model.
 
-A header is checked whole before any tensor byte is touched (see gguf_header). The views that `data` gives stay valid after
-`close`; a file that is cut short by somebody else while mapped cannot be defended against.
+A header is checked whole before any tensor byte is touched (see gguf_header). The views that `data`
+gives stay valid after `close`; a file that somebody cuts short while it is mapped cannot be defended
+against.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Shard:
 
 
 class GGUFFile:
-    """An open model: metadata of its first shard, tensors of all. Use as a context manager or call `close`."""
+    """An open model: metadata of its first shard, tensors of all. A context manager."""
 
     def __init__(self, shards: tuple[_Shard, ...]) -> None:
         self._shards = shards
@@ -176,7 +177,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 
 
 def shard_paths(path: Path) -> tuple[Path, ...]:
-    """Return the paths of all shards by the name of any of them, in order; an unsplit name gives itself.
+    """Return the paths of all shards in order, by the name of any; an unsplit name gives itself.
 
     Raises:
         CorruptCheckpoint: a shard number or count that cannot be.
@@ -198,7 +199,7 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
 def _open_shard(path: Path, *, shard: int) -> _Shard:
     shown = printable_path(path)
     try:
-        with path.open("rb", opener=_open_without_waiting) as file:
+        with open(path, "rb", opener=_open_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"{shown} is not a regular file", remedy=_GIVE_A_FILE)
@@ -222,7 +223,7 @@ def _open_shard(path: Path, *, shard: int) -> _Shard:
 
 
 def _open_without_waiting(name: str, flags: int) -> int:
-    # Opening a pipe for reading would wait for a writer for ever; O_NONBLOCK does not change regular files.
+    # Opening a pipe would wait for a writer for ever; O_NONBLOCK does not change regular files.
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 

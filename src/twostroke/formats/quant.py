@@ -1,7 +1,8 @@
 """Stored blocks -> float32, the definition of what a quantised weight means.
 
-Every float operation runs in the order of ggml's scalar code, so that the result is equal bit for bit (tests compare with
-the `gguf` package). Slow and plain; kernels are checked against it. Block layouts are structured dtypes, little-endian.
+Every float operation runs in the order of ggml's scalar code, so that the result is equal bit for
+bit (tests compare with the `gguf` package). Slow and plain; kernels are checked against it. Block
+layouts are structured dtypes, little-endian.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def dequantize(raw: Bytes, type_id: int, shape: Sequence[int]) -> Floats:
 
 
 def _planes(packed: Bytes, group: int, bits: int) -> Bytes:
-    """Unpack fields of `bits` bits: in each group of bytes all lowest fields come first, then the next.
+    """Unpack fields of `bits` bits: of each group of bytes first all lowest fields, then the next.
 
     Shapes:
         packed   [N, G * group]
@@ -89,7 +90,8 @@ def _planes(packed: Bytes, group: int, bits: int) -> Bytes:
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     fields = packed.reshape(packed.shape[0], -1, 1, group) >> shifts[:, None]
-    return (fields & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
+    values: Bytes = (fields & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
+    return values
 
 
 def _bits32(packed: Bytes) -> Bytes:
@@ -104,7 +106,8 @@ def _scale(blocks: Blocks, name: str) -> Floats:
 
 
 def _signed(values: Bytes, zero_point: int) -> Floats:
-    return (values.astype(np.int16) - np.int16(zero_point)).astype(np.float32)
+    shifted: Floats = (values.astype(np.int16) - np.int16(zero_point)).astype(np.float32)
+    return shifted
 
 
 def _f32(blocks: Blocks) -> Floats:
@@ -131,7 +134,8 @@ def _q4_1(blocks: Blocks) -> Floats:
 
 
 def _q5(blocks: Blocks) -> Bytes:
-    return _planes(blocks["qs"], 16, 4) | (_bits32(blocks["qh"]) << np.uint8(4))
+    quants: Bytes = _planes(blocks["qs"], 16, 4) | (_bits32(blocks["qh"]) << np.uint8(4))
+    return quants
 
 
 def _q5_0(blocks: Blocks) -> Floats:
@@ -152,7 +156,8 @@ def _q2_k(blocks: Blocks) -> Floats:
     scales = (_scale(blocks, "d") * (packed & np.uint8(15)).astype(np.float32))[:, :, None]
     minima = (_scale(blocks, "dmin") * (packed >> np.uint8(4)).astype(np.float32))[:, :, None]
     quants = _planes(blocks["qs"], 32, 2).astype(np.float32).reshape(-1, 16, 16)
-    return scales * quants - minima
+    values: Floats = scales * quants - minima
+    return values
 
 
 def _q3_k(blocks: Blocks) -> Floats:
@@ -167,7 +172,8 @@ def _q3_k(blocks: Blocks) -> Floats:
 def _six_bit_pairs(packed: Bytes) -> tuple[Floats, Floats]:
     """Unpack the 8 scales and 8 minima of Q4_K and Q5_K.
 
-    Bytes 0-3 and 4-7 hold the first four of each in 6 bits; their top pairs complete the nibbles of bytes 8-11.
+    Bytes 0-3 and 4-7 hold the first four of each in 6 bits; their top pairs complete the nibbles of
+    bytes 8-11.
     """
     first, second, nibbles = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     top = np.uint8(0x30)
