@@ -1,4 +1,6 @@
-"""Frozen settings and the one table of environment variables. No I/O: values are checked, nothing is read."""
+"""Frozen settings and the one table of environment variables. No I/O: values are checked,
+nothing is read.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from twostroke.errors import ConfigError
 
 
 class KvType(enum.Enum):
-    """How K and V are stored. Bytes per value: 2, 2, and 1 plus a float scale per token and head."""
+    """How K and V are stored. Bytes per value: 2, 2, and 1 plus a float scale per token and
+    head.
+    """
 
     BF16 = "bf16"
     F16 = "f16"
@@ -23,7 +27,8 @@ class KvType(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything the engine is told. None means: resolved from the model or the machine by `resolved`.
+    """Everything the engine is told. None means: resolved from the model or the machine by
+    `resolved`.
 
     Units: kv_memory_bytes in bytes; target_tpot_s in seconds.
     """
@@ -59,7 +64,8 @@ class EngineConfig:
     def resolved(
         self, *, model_max_len: int, bytes_per_token: int, free_bytes: int, cpu_count: int
     ) -> EngineConfig:
-        """Return a copy with every None replaced: context from the model, KV memory half of what is free.
+        """Return a copy with every None replaced: context from the model, KV memory half of what
+        is free.
 
         The KV pool never exceeds what max_num_seqs full contexts could use.
         """
@@ -84,7 +90,7 @@ class EnvVar:
 
 
 ENVIRONMENT: tuple[EnvVar, ...] = (
-    EnvVar("TWOSTROKE_CACHE", "~/.cache/twostroke", "models, repacked weights and machine profiles"),
+    EnvVar("TWOSTROKE_CACHE", "~/.cache/twostroke", "models, repacked weights, machine profiles"),
     EnvVar("TWOSTROKE_KERNELS", "best the CPU has", "kernel set: scalar, avx2 or avx512"),
     EnvVar("TWOSTROKE_THREADS", "cores this process may use", "threads of the native backend"),
     EnvVar("TWOSTROKE_NATIVE", "on", "off: install without a compiler (doctor, plan, reference)"),

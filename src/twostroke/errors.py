@@ -19,7 +19,8 @@ TwoStrokeError
 │   └── UnsupportedCPU          a kernel set that this machine lacks
 └── EngineStopped               the engine has ended and takes no more work
 
-A message says what happened, the value, the limit and the remedy. HTTP status and exit code are class attributes.
+A message says what happened, the value, the limit and the remedy. HTTP status and exit code are
+class attributes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Moments of a request's life on one monotonic clock, as frozen records. Intervals are computed by the meters."""
+"""Moments of a request's life on one monotonic clock, as frozen records. Intervals are computed
+by the meters.
+"""
 
 from __future__ import annotations
 

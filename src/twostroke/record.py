@@ -1,6 +1,7 @@
 """The one per-request record, for our engine and for foreign logs alike.
 
-Unknown is None, never 0 or a guess. Times are seconds, rates tokens per second. A record knows no prompt text.
+Unknown is None, never 0 or a guess. Times are seconds, rates tokens per second. A record knows no
+prompt text.
 Window averages of foreign servers are another type (`WindowRecord`): the two are never mixed.
 """
 
@@ -18,8 +19,10 @@ PHASES = ("queue", "load", "init", "cache", "prefill", "stall", "decode", "tail"
 class PhaseTimes:
     """Seconds of one request's wall clock by phase; for our own engine they add up to `e2e_s`.
 
-    queue: waiting to be admitted. load: model load inside the wait. init: template, tokenise, grammar.
-    cache: prefix look-up and copy. prefill, decode: in a step of that phase. stall: runnable, not in the plan.
+    queue: waiting to be admitted. load: model load inside the wait. init: template, tokenise,
+    grammar.
+    cache: prefix look-up and copy. prefill, decode: in a step of that phase. stall: runnable, not
+    in the plan.
     tail: from the last token to the final output. unaccounted: what a foreign log leaves open.
     """
 
@@ -35,7 +38,8 @@ class PhaseTimes:
 
     def known_s(self) -> float:
         """Return the sum of the phases that are known."""
-        return sum(s for s in (getattr(self, f"{name}_s") for name in PHASES) if s is not None)
+        values: list[float | None] = [getattr(self, f"{name}_s") for name in PHASES]
+        return sum(s for s in values if s is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,8 @@ class InterTokenLatency:
 class CacheOutcome:
     """What the prefix cache did: tokens reused, why no more, and what the miss cost."""
 
-    reason: str | None = None  # first_request, prefix_diverged, evicted, ... (DESIGN section 5); None for a full hit
+    # first_request, prefix_diverged, evicted, ... (DESIGN section 5); None for a full hit
+    reason: str | None = None
     diverged_token: int | None = None
     diverged_message: int | None = None
     diverged_char: int | None = None
@@ -100,8 +105,8 @@ class Meter:
 class RequestRecord:
     """One request, metered by phase.
 
-    Units: times in seconds since the engine's monotonic clock or durations; rates in tokens per second; mfu, mbu
-    are shares of this machine's measured peak (0 to 1).
+    Units: times in seconds since the engine's monotonic clock or durations; rates in tokens per
+    second; mfu, mbu are shares of this machine's measured peak (0 to 1).
     """
 
     version: int = SCHEMA_VERSION
@@ -138,7 +143,8 @@ class RequestRecord:
     predicted_decode_s: float | None = None
     cache: CacheOutcome = field(default_factory=CacheOutcome)
     speculation: Speculation = field(default_factory=Speculation)
-    reported: dict[str, float] = field(default_factory=dict)  # rates as a foreign engine printed them
+    # rates as a foreign engine printed them
+    reported: dict[str, float] = field(default_factory=dict)
     finish: str | None = None
     meter: Meter = field(default_factory=Meter)
 

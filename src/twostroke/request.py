@@ -1,6 +1,7 @@
 """What a caller asks for and what comes back.
 
-`Request` is written by the scheduler alone; everybody else reads it. This module knows no text and no model.
+`Request` is written by the scheduler alone; everybody else reads it. This module knows no text and
+no model.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ def _integer(name: str, value: object, low: int, high: int) -> None:
 class SamplingParams:
     """How to choose tokens and when to end. Names and meanings are vLLM's.
 
-    temperature 0 is greedy. top_k 0 keeps all. max_tokens None: the room left in the context; 0: prefill only.
-    seed None: one is drawn when the request is admitted and reported. logprobs n: the chosen token's and the n
-    best alternatives' log-probabilities, before temperature and penalties.
+    temperature 0 is greedy. top_k 0 keeps all. max_tokens None: the room left in the context; 0:
+    prefill only.
+    seed None: one is drawn when the request is admitted and reported. logprobs n: the chosen
+    token's and the n best alternatives' log-probabilities, before temperature and penalties.
 
     Raises:
         InvalidSampling: a value of the wrong type or out of its range.
@@ -140,7 +142,9 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSpan:
-    """Which prompt tokens one chat message became: [start, end) in tokens, and the hash of its text."""
+    """Which prompt tokens one chat message became: [start, end) in tokens, and the hash of its
+    text.
+    """
 
     index: int
     role: str
@@ -153,7 +157,8 @@ class MessageSpan:
 class Request:
     """One generation asked for. Sole writer after creation: the scheduler.
 
-    `num_computed_tokens` counts tokens whose K and V are in the cache; a decode slice computes the last one.
+    `num_computed_tokens` counts tokens whose K and V are in the cache; a decode slice computes the
+    last one.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """One turn of the engine loop as data: what to compute, and what came of it.
 
-Phase is derived from counts: a slice is DECODE iff its request has output and exactly its last token is not
-computed yet; everything else, recompute after preemption included, is PREFILL.
+Phase is derived from counts: a slice is DECODE iff its request has output and exactly its last
+token is not computed yet; everything else, recompute after preemption included, is PREFILL.
 """
 
 from __future__ import annotations

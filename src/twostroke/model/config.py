@@ -1,6 +1,8 @@
-"""What the shape of a model is: one frozen record that the forward pass, the planner and the cost model read.
+"""What the shape of a model is: one frozen record that the forward pass, the planner and the cost
+model read.
 
-Built from GGUF metadata. Knows no file and no weights; families differ by fields, not by subclasses.
+Built from GGUF metadata. Knows no file and no weights; families differ by fields, not by
+subclasses.
 """
 
 from __future__ import annotations
@@ -204,7 +206,8 @@ def config_from_gguf(
     vocab_size: int,
     freq_factors: tuple[float, ...] = (),
 ) -> ModelConfig:
-    """Read a model's shape from GGUF metadata; `freq_factors` is the tensor rope_freqs.weight if present.
+    """Read a model's shape from GGUF metadata; `freq_factors` is the tensor rope_freqs.weight if
+    present.
 
     Raises:
         UnsupportedModel: a family or rope scaling that we do not run.

@@ -1,4 +1,5 @@
-"""The forward pass, once, for prefill and decode alike: it takes everything it reads and reads top to bottom.
+"""The forward pass, once, for prefill and decode alike: it takes everything it reads and reads top
+to bottom.
 
 Which phase a call serves is decided by the batch alone; what the words mean is decided by `ops`.
 """
@@ -13,14 +14,15 @@ from twostroke.model.weights import LayerWeights, ModelWeights
 
 Tensor = TypeVar("Tensor")
 Index = TypeVar("Index")
+Seqs = TypeVar("Seqs")
 Cache = TypeVar("Cache")
 
 
 def forward(
-    ops: Ops[Tensor, Index, Cache],
+    ops: Ops[Tensor, Index, Seqs, Cache],
     config: ModelConfig,
     weights: ModelWeights,
-    batch: Batch[Index],
+    batch: Batch[Index, Seqs],
     kv: Cache,
 ) -> Tensor:
     """Return the logits of the wanted rows, after filling the cache with the step's K and V.
@@ -38,12 +40,12 @@ def forward(
 
 
 def attention_block(
-    ops: Ops[Tensor, Index, Cache],
+    ops: Ops[Tensor, Index, Seqs, Cache],
     config: ModelConfig,
     index: int,
     layer: LayerWeights,
     x: Tensor,
-    batch: Batch[Index],
+    batch: Batch[Index, Seqs],
     kv: Cache,
 ) -> Tensor:
     """Attend: norm, q/k/v, q/k norm, rope, append K/V, attend, project, add."""
@@ -74,7 +76,7 @@ def attention_block(
 
 
 def mlp_block(
-    ops: Ops[Tensor, Index, Cache], config: ModelConfig, layer: LayerWeights, x: Tensor
+    ops: Ops[Tensor, Index, Seqs, Cache], config: ModelConfig, layer: LayerWeights, x: Tensor
 ) -> Tensor:
     """Think: norm, gate and up, gated activation, down, add."""
     h = ops.rms_norm(x, layer.ffn_norm, eps=config.norm_eps)

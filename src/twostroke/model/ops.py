@@ -1,9 +1,10 @@
 """The words of the forward pass, and the batch it reads. Backends decide what the words mean.
 
-The reference backend runs each op as it is called; the native one records them once into a flat program.
+The reference backend runs each op as it is called; the native one records them once into a flat
+program.
 
-Legend: T tokens in the step, S requests in the step, R rows whose logits are wanted, H query heads, K kv heads,
-D head_dim, E hidden, F intermediate, V vocabulary.
+Legend: T tokens in the step, S requests in the step, R rows whose logits are wanted, H query
+heads, K kv heads, D head_dim, E hidden, F intermediate, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,24 +17,29 @@ from twostroke.model.weights import Weight
 
 Tensor = TypeVar("Tensor")
 Index = TypeVar("Index")
+Seqs = TypeVar("Seqs")
+InIndex = TypeVar("InIndex", contravariant=True)
+InSeqs = TypeVar("InSeqs", contravariant=True)
 Cache = TypeVar("Cache", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[Index]):
-    """What one step computes. `sequences` is the backend's own view of cu_seqlens_q, context_lens, block_tables."""
+class Batch(Generic[Index, Seqs]):
+    """What one step computes. `sequences` is the backend's own view of cu_seqlens_q,
+    context_lens, block_tables.
+    """
 
     token_ids: Index  # [T] int32
     positions: Index  # [T] int32, position of each token in its request
     slot_mapping: Index  # [T] int64, block_id * block_size + offset
-    sequences: Index  # S requests: query lengths, context lengths, block tables
+    sequences: Seqs  # S requests: query lengths, context lengths, block tables
     logit_rows: Index  # [R] int32, rows of x whose logits are wanted
 
 
-class Ops(Protocol[Tensor, Index, Cache]):
+class Ops(Protocol[Tensor, InIndex, InSeqs, Cache]):
     """Everything `forward` may say."""
 
-    def embed(self, table: Weight, token_ids: Index, *, scale: float) -> Tensor:
+    def embed(self, table: Weight, token_ids: InIndex, *, scale: float) -> Tensor:
         """Look token ids up and scale: [T] -> [T, E]."""
         ...
 
@@ -51,11 +57,11 @@ class Ops(Protocol[Tensor, Index, Cache]):
         """Multiply by several matrices that share the input: [T, E] -> ([T, N], ...)."""
         ...
 
-    def rope(self, x: Tensor, positions: Index, *, rope: RopeConfig, head_dim: int) -> Tensor:
+    def rope(self, x: Tensor, positions: InIndex, *, rope: RopeConfig, head_dim: int) -> Tensor:
         """Rotate pairs of each head by position: [T, H * D] -> [T, H * D]."""
         ...
 
-    def append_kv(self, kv: Cache, layer: int, k: Tensor, v: Tensor, slot_mapping: Index) -> None:
+    def append_kv(self, kv: Cache, layer: int, k: Tensor, v: Tensor, slot_mapping: InIndex) -> None:
         """Store K and V of the step's tokens, rounded to the cache type: both [T, K * D]."""
         ...
 
@@ -64,7 +70,7 @@ class Ops(Protocol[Tensor, Index, Cache]):
         q: Tensor,
         kv: Cache,
         layer: int,
-        sequences: Index,
+        sequences: InSeqs,
         *,
         scale: float,
         window: int,
@@ -72,7 +78,8 @@ class Ops(Protocol[Tensor, Index, Cache]):
     ) -> Tensor:
         """Attend to the cache, own tokens included, causally: [T, H * D] -> [T, H * D].
 
-        Source: Vaswani et al. 2017, arXiv:1706.03762; Kwon et al. 2023, arXiv:2309.06180 (paged KV).
+        Source: Vaswani et al. 2017, arXiv:1706.03762; Kwon et al. 2023, arXiv:2309.06180 (paged
+        KV).
         """
         ...
 
@@ -84,7 +91,7 @@ class Ops(Protocol[Tensor, Index, Cache]):
         """Return activation(gate) * up. Source: Shazeer 2020, arXiv:2002.05202."""
         ...
 
-    def take_rows(self, x: Tensor, rows: Index) -> Tensor:
+    def take_rows(self, x: Tensor, rows: InIndex) -> Tensor:
         """Keep the rows whose logits are wanted: [T, E] -> [R, E]."""
         ...
 

@@ -1,4 +1,6 @@
-"""Tensors of a model by their place in the forward pass. Raw bytes stay in the mapped file; backends convert."""
+"""Tensors of a model by their place in the forward pass. Raw bytes stay in the mapped file;
+backends convert.
+"""
 
 from __future__ import annotations
 
