@@ -129,15 +129,17 @@ class _Metadata:
     def __init__(self, values: Mapping[str, object], family: str) -> None:
         self.values, self.family = values, family
 
-    def integer(self, key: str, default: int | None = None, *, high: int = _MAX_DIM) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = 0, high: int = _MAX_DIM
+    ) -> int:
         value = self.values.get(f"{self.family}.{key}", default)
         if isinstance(value, (list, tuple)) and value and all(v == value[0] for v in value):
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise CorruptCheckpoint(
                 f"metadata key {self.family}.{key} is missing or out of range",
                 value=value,
-                limit=f"an integer in [0, {high}]",
+                limit=f"an integer in [{low}, {high}]",
             )
         return value
 
@@ -150,12 +152,6 @@ class _Metadata:
         if not math.isfinite(value):
             raise CorruptCheckpoint(f"metadata key {self.family}.{key} is not finite", value=value)
         return float(value)
-
-
-def _positive(**sizes: int) -> None:
-    for name, value in sizes.items():
-        if value < 1:
-            raise CorruptCheckpoint(f"{name} of the model must be positive", value=value)
 
 
 def _rope(meta: _Metadata, pairs: int, base: float, freq_factors: tuple[float, ...]) -> RopeConfig:
@@ -219,13 +215,14 @@ def config_from_gguf(
             "model family is not supported", value=family or "none", limit=", ".join(FAMILIES)
         )
     meta = _Metadata(metadata, family)
-    layers, hidden = meta.integer("block_count", high=1024), meta.integer("embedding_length")
-    heads = meta.integer("attention.head_count", high=4096)
-    kv_heads = meta.integer("attention.head_count_kv", heads, high=4096)
-    _positive(layers=layers, hidden_size=hidden, heads=heads, kv_heads=kv_heads)
-    head_dim = meta.integer("attention.key_length", hidden // heads, high=4096)
-    value_dim = meta.integer("attention.value_length", head_dim, high=4096)
-    _positive(head_dim=head_dim, vocab_size=vocab_size)
+    layers, hidden = (
+        meta.integer("block_count", low=1, high=1024),
+        meta.integer("embedding_length", low=1),
+    )
+    heads = meta.integer("attention.head_count", low=1, high=4096)
+    kv_heads = meta.integer("attention.head_count_kv", heads, low=1, high=4096)
+    head_dim = meta.integer("attention.key_length", hidden // heads, low=1, high=4096)
+    value_dim = meta.integer("attention.value_length", head_dim, low=1, high=4096)
     if value_dim != head_dim or head_dim % 16 or head_dim > 256 or heads % kv_heads:
         raise UnsupportedModel(
             "attention shape is not supported",
@@ -247,12 +244,12 @@ def config_from_gguf(
         name=str(metadata.get("general.name", family)),
         num_layers=layers,
         hidden_size=hidden,
-        intermediate_size=meta.integer("feed_forward_length"),
+        intermediate_size=meta.integer("feed_forward_length", low=1),
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         vocab_size=vocab_size,
-        context_length=meta.integer("context_length", high=1 << 30),
+        context_length=meta.integer("context_length", low=1, high=1 << 30),
         norm_eps=meta.number("attention.layer_norm_rms_epsilon", 1e-6),
         rope=_rope(meta, pairs, base, freq_factors),
         local_rope=RopeConfig(base=local, pairs=pairs, interleaved=False)
