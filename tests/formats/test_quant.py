@@ -63,9 +63,7 @@ def test_zero_subnormal_huge_infinite_and_nan_scales_match(type_: GGMLType, weir
 
 
 @pytest.mark.parametrize("type_", DEQUANTIZABLE, ids=lambda t: t.name)
-def test_pieces_do_not_change_the_result(
-    type_: GGMLType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_do_not_change_the_result(type_: GGMLType, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = random_rows(type_, rows=5, row_values=768, seed=3)
     whole = dequantize(raw, type_, (5, 768))
     monkeypatch.setattr(quant, "_VALUES_PER_PIECE", 512)

@@ -1,8 +1,8 @@
 """GGUF files on disk: memory-mapped read-only, one or several shards as one model.
 
 A header is checked whole before any tensor byte is touched (see gguf_header). The views that `data`
-gives stay valid after `close`; a file that somebody cuts short while it is mapped cannot be defended
-against.
+gives stay valid after `close`. A file that somebody cuts short while it is mapped cannot be
+defended against.
 """
 
 from __future__ import annotations

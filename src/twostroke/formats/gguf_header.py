@@ -1,9 +1,9 @@
 """The header of a GGUF file, parsed with every count, length, offset and type checked before use.
 
-Works on any bytes: a memory map, or the first megabytes of a remote file. It opens nothing. Versions
-2 and 3, little-endian. Strings that are not UTF-8 keep their bytes as lone surrogates, so that a bad
-vocabulary entry neither crashes nor is lost: `text.encode("utf-8", "surrogateescape")` gives the
-stored bytes back.
+Works on any bytes: a memory map, or the first megabytes of a remote file. It opens nothing.
+Versions 2 and 3, little-endian. Strings that are not UTF-8 keep their bytes as lone surrogates, so
+that a bad vocabulary entry neither crashes nor is lost: `text.encode("utf-8", "surrogateescape")`
+gives the stored bytes back.
 Source: the GGUF specification (ggml, docs/gguf.md).
 """
 
@@ -60,7 +60,7 @@ _SHORTEST_KEY_RECORD = 8 + 1 + 4 + 1
 
 
 class TruncatedHeader(CorruptCheckpoint):
-    """The bytes end inside the header; `needed_bytes` is the least that could hold what was read."""
+    """The bytes end inside the header; `needed_bytes` is the least that could hold what is read."""
 
     def __init__(self, what: str, *, needed_bytes: int, available_bytes: int) -> None:
         self.needed_bytes = needed_bytes
@@ -108,11 +108,11 @@ def quoted(name: str) -> str:
 def parse_header(data: Buffer, *, file_size: int | None = None, shard: int = 0) -> GGUFHeader:
     """Parse the header at the start of `data`.
 
-    `file_size` is the whole file's size when `data` is only its head; tensors are checked against it.
-    None: `data` is the whole file.
+    `file_size` is the whole file's size when `data` is only its head; tensors are checked against
+    it. None: `data` is the whole file.
 
     Raises:
-        TruncatedHeader: `data` ends inside the header (a CorruptCheckpoint; give more bytes, if any).
+        TruncatedHeader: `data` ends inside the header (a CorruptCheckpoint); more may help.
         CorruptCheckpoint: anything that breaks the format or a bound; names the key or tensor.
         UnsupportedModel: big-endian, another version, or an unknown tensor type.
     """
