@@ -35,6 +35,7 @@ class Admitted:
     diverged_message: int | None = None
     diverged_char: int | None = None
     matches_again_at_token: int | None = None
+    price_s: float | None = None  # predicted cost of what could have been reused
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class StepDone:
     plan: StepPlan
     result: StepResult
     cold: bool = False  # the first step of its shape: kept out of fits
+    predicted_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Finished:
     reason: FinishReason
     context_len: int
     kv_bytes: int | None = None
+    num_output_tokens: int | None = None  # as kept: a stop string can cut what was generated
 
 
 Event = Arrived | Admitted | StepDone | Preempted | Finished

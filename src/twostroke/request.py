@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from twostroke.errors import InvalidSampling
@@ -173,6 +174,7 @@ class Request:
     spans: tuple[MessageSpan, ...] = ()
     init_s: float | None = None
     load_s: float | None = None
+    char_at: Callable[[int], int | None] | None = None  # prompt token -> character offset in its message
 
     state: RequestState = RequestState.WAITING
     output_token_ids: list[int] = field(default_factory=list)

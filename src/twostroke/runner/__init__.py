@@ -1,0 +1,1 @@
+"""Runners: what turns a StepPlan into tokens. `simulated` needs no model."""

@@ -1,0 +1,94 @@
+"""The scheduler's decisions as pure functions: order, limits, promises, chunk size, victim. Knows no request objects' state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twostroke.errors import ContextTooLong, OutOfBlocks
+from twostroke.request import SamplingParams
+from twostroke.step import BLOCK_SIZE
+
+PRIORITY_STEP_S = 60.0  # one level of priority is worth this much waiting, so that nobody starves
+GROWTH_TOKENS = 256  # promised beyond the prompt when no max_tokens is declared (DESIGN law 3)
+MIN_CHUNK = 16  # a newcomer gets at least this much of every step
+UNKNOWN_CHUNK = 64  # prefill beside streams while no step has been measured
+DECODE_SLACK = 1.25  # streams slower than the target by themselves still leave this much to newcomers
+
+
+def order_key(priority: int, arrival_s: float) -> float:
+    """Return the place in line: lower goes first. Lower priority numbers are more urgent, as in vLLM."""
+    return arrival_s + priority * PRIORITY_STEP_S
+
+
+def total_limit(
+    params: SamplingParams, num_prompt: int, *, max_model_len: int, num_blocks: int
+) -> int:
+    """Return the most tokens, prompt and output, that the request may reach.
+
+    Raises:
+        ContextTooLong: the prompt, or prompt and declared max_tokens, exceed the context.
+        OutOfBlocks: the whole KV pool could not hold it.
+    """
+    wanted = params.max_tokens
+    total = num_prompt + (1 if wanted is None else wanted)
+    if total > max_model_len:
+        output = "at least 1" if wanted is None else str(wanted)
+        raise ContextTooLong(
+            f"{num_prompt} prompt tokens and {output} output tokens exceed the context by {total - max_model_len}",
+            value=total,
+            limit=f"{max_model_len} tokens",
+            remedy="Shorten the prompt, lower max_tokens, or raise --max-model-len if the model allows it.",
+            param="max_tokens" if num_prompt < max_model_len else "prompt",
+        )
+    pool = num_blocks * BLOCK_SIZE
+    cached = max(num_prompt, total - 1)  # the last token is never read back
+    if cached > pool:
+        raise OutOfBlocks(
+            f"the request needs {-(-cached // BLOCK_SIZE)} KV blocks and the whole pool has {num_blocks}",
+            value=f"{cached} tokens",
+            limit=f"{pool} tokens",
+            remedy="Raise --kv-memory, take a smaller --kv-type, or shorten the prompt or max_tokens.",
+        )
+    return total if wanted is not None else min(max_model_len, pool)
+
+
+def promised_tokens(
+    *, num_tokens: int, limit: int, is_declared: bool, num_preemptions: int
+) -> int:
+    """Return for how many tokens memory is promised at admission.
+
+    After each preemption the headroom doubles, so that resuming and losing again cannot go on for ever.
+    """
+    most = max(num_tokens, limit - 1)
+    if is_declared:
+        return most
+    return min(num_tokens + (GROWTH_TOKENS << min(num_preemptions, 20)), most)
+
+
+def step_budget_s(target_s: float, decode_s: float) -> float:
+    """Return how long a step that also prefills may take."""
+    return max(target_s, decode_s * DECODE_SLACK)
+
+
+def largest_chunk(
+    cost_s: Callable[[int], float | None], *, low: int, high: int, budget_s: float
+) -> int:
+    """Return the most tokens in [low, high] whose step keeps the budget, `low` if none does.
+
+    Cut chunks are whole blocks. An unknown cost counts as too much above UNKNOWN_CHUNK.
+    """
+
+    def fits(n: int) -> bool:
+        seconds = cost_s(n)
+        return n <= UNKNOWN_CHUNK if seconds is None else seconds <= budget_s
+
+    if low >= high or fits(high):
+        return high
+    good, bad = low // MIN_CHUNK, -(-high // MIN_CHUNK)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle * MIN_CHUNK):
+            good = middle
+        else:
+            bad = middle
+    return max(good * MIN_CHUNK, low)
