@@ -1,0 +1,249 @@
+"""The vocabulary of a GGUF file: what each token is, checked before anything is built from it.
+
+Knows tokens and their roles, not how text is cut into them.
+Source: the GGUF specification (ggml, docs/gguf.md), keys `tokenizer.ggml.*`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from twostroke.errors import CorruptCheckpoint, UnsupportedModel
+
+PREFIX = "tokenizer.ggml."
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space as U+2581
+MAX_VOCAB_SIZE = 1 << 22
+MAX_MERGES = 1 << 23
+
+# Control tokens that end a turn in published chat models. An end token of the metadata counts whatever its name.
+END_TOKENS = frozenset(
+    "<|im_end|> <|eot_id|> <|eom_id|> <|end_of_turn|> <end_of_turn> <turn|> <|end_of_text|> <|endoftext|> <|end|> "
+    "<|eot|> <|eom|> <EOT> _<EOT> [EOT] <｜end▁of▁sentence｜> <|END_OF_TURN_TOKEN|> <end_of_utterance> <|user|> "
+    "<|return|> <|call|> [|endofturn|] <|endofassistant|>".split()
+)
+# `<|user|>` ends a turn only in the families that have `<|observation|>` (GLM); in harmony `<|end|>` ends a part, not the answer.
+_ENDS_ONLY_WITH = {"<|user|>": "<|observation|>"}
+_ENDS_UNLESS = {"<|end|>": "<|return|>"}
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+class TokenType(enum.IntEnum):
+    """The values of `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_NORMAL, _UNKNOWN, _CONTROL = TokenType.NORMAL, TokenType.UNKNOWN, TokenType.CONTROL
+
+
+def _byte_characters() -> dict[str, int]:
+    """Return the characters by which byte-level BPE writes each of the 256 bytes.
+
+    Source: Radford et al. 2019 (GPT-2): printable Latin-1 stands for itself, the rest from U+0100 up in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = sorted(set(range(256)) - set(printable))
+    table = {chr(byte): byte for byte in printable}
+    table.update({chr(0x100 + place): byte for place, byte in enumerate(hidden)})
+    return table
+
+
+BYTE_OF_CHARACTER = _byte_characters()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """Tokens by id, and the ids that mean something to the program."""
+
+    tokens: Sequence[str]
+    types: Sequence[int]  # TokenType values; empty: every token is normal
+    is_byte_level: bool
+    control_ids: Mapping[str, int]  # text -> id of control and unknown tokens
+    bos_id: int | None
+    eos_id: int | None
+    unk_id: int | None
+    end_ids: frozenset[int]
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, object]) -> Vocabulary:
+        """Check the metadata's vocabulary and find its special tokens.
+
+        Raises:
+            UnsupportedModel: a tokenizer model other than gpt2 and llama.
+            CorruptCheckpoint: a key missing, of the wrong type, length or range.
+        """
+        model = metadata.get(PREFIX + "model")
+        if model not in ("gpt2", "llama"):
+            raise UnsupportedModel(
+                "the tokenizer of this model is not supported",
+                value=f"{PREFIX}model = {str(model)[:64]!r}",
+                limit="gpt2 (byte-level BPE), llama (SentencePiece BPE)",
+            )
+        tokens = string_array(metadata, "tokens", MAX_VOCAB_SIZE)
+        types = number_array(metadata, "token_type", len(tokens))
+        control = {
+            tokens[i]: i
+            for i, kind in enumerate(types)
+            if kind == _CONTROL or kind == _UNKNOWN  # noqa: PLR1714 - measured: 3x a set look-up
+        }
+        ids = {key: token_id(metadata, key, len(tokens)) for key in (*_END_KEYS, "bos_token_id")}
+        for key in ("eos_token_id", "eot_token_id", "eom_token_id", "bos_token_id"):
+            found = ids[key]
+            if found is not None:
+                control.setdefault(tokens[found], found)
+        warnings = _adopt_end_tokens(tokens, control)
+        ends = {ids[key] for key in _END_KEYS} | {
+            i for text, i in control.items() if _is_end_token(text, control)
+        }
+        return cls(
+            tokens=tokens,
+            types=types,
+            is_byte_level=model == "gpt2",
+            control_ids=control,
+            bos_id=ids["bos_token_id"],
+            eos_id=ids["eos_token_id"],
+            unk_id=token_id(metadata, "unknown_token_id", len(tokens)),
+            end_ids=frozenset(i for i in ends if i is not None),
+            warnings=warnings,
+        )
+
+    def type_of(self, token: int) -> int:
+        """Return the TokenType value of an id in range."""
+        return self.types[token] if self.types else _NORMAL
+
+    def user_defined(self) -> list[str]:
+        """Return the tokens that are found in any text before it is cut (not control tokens)."""
+        kind = TokenType.USER_DEFINED
+        return [
+            self.tokens[i]
+            for i, t in enumerate(self.types)
+            if t == kind and self.tokens[i] not in self.control_ids and self.tokens[i]
+        ]
+
+    def bytes_of(self, token: int, *, with_control: bool = False) -> bytes:
+        """Return the bytes one token stands for; nothing for a control token or an id out of range."""
+        if not 0 <= token < len(self.tokens):
+            return b""
+        text, kind = self.tokens[token], self.type_of(token)
+        if self.control_ids.get(text) == token:
+            return _stored_bytes(text) if with_control else b""
+        if kind == TokenType.USER_DEFINED:
+            return _stored_bytes(text)
+        if self.is_byte_level:
+            return _byte_level_bytes(text)
+        if kind == TokenType.BYTE:
+            return _byte_token_value(text)
+        return _stored_bytes(text.replace(SPACE, " "))
+
+
+def _adopt_end_tokens(tokens: Sequence[str], control: dict[str, int]) -> tuple[str, ...]:
+    """Add end tokens whose type the file gives wrongly, so that user text cannot spell them; say so."""
+    missing = {
+        t for t in END_TOKENS if t not in control and "|" in t and not t.startswith("<|user")
+    }
+    warnings = []
+    for index, text in enumerate(tokens):
+        if text in missing:
+            control[text] = index
+            warnings.append(
+                f"token {index} {text!r} is not marked as a control token: taken as one"
+            )
+    return tuple(warnings)
+
+
+def _is_end_token(text: str, control: Mapping[str, int]) -> bool:
+    if text not in END_TOKENS:
+        return False
+    needed, excluding = _ENDS_ONLY_WITH.get(text), _ENDS_UNLESS.get(text)
+    return (needed is None or needed in control) and (excluding is None or excluding not in control)
+
+
+def _stored_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _byte_level_bytes(text: str) -> bytes:
+    try:
+        return bytes([BYTE_OF_CHARACTER[character] for character in text])
+    except KeyError:
+        return _stored_bytes(text)  # an added token, written as plain text
+
+
+def _byte_token_value(text: str) -> bytes:
+    """Return the byte of a `<0xNN>` token."""
+    try:
+        return bytes([int(text[3:5], 16)]) if len(text) == 6 else _stored_bytes(text)
+    except ValueError:
+        return _stored_bytes(text)
+
+
+def string_array(metadata: Mapping[str, object], key: str, limit: int) -> list[str]:
+    """Return a non-empty array of strings from the metadata.
+
+    Raises:
+        CorruptCheckpoint: missing, empty, too long or of another type.
+    """
+    value = metadata.get(PREFIX + key)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise CorruptCheckpoint(f"{PREFIX}{key} is missing or not an array of strings")
+    if len(value) > limit:
+        raise CorruptCheckpoint(f"{PREFIX}{key} is too long", value=len(value), limit=limit)
+    if set(map(type, value)) != {str}:
+        raise CorruptCheckpoint(f"{PREFIX}{key} holds values that are not strings")
+    return list(value)
+
+
+def number_array(metadata: Mapping[str, object], key: str, length: int) -> list[int]:
+    """Return an array of numbers, one for each token; empty when the key is absent.
+
+    Raises:
+        CorruptCheckpoint: of another type or length.
+    """
+    value = metadata.get(PREFIX + key)
+    if value is None:
+        return []
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)) or not set(map(type, value)) <= {int, float}:
+        raise CorruptCheckpoint(f"{PREFIX}{key} is not an array of numbers")
+    if len(value) != length:
+        raise CorruptCheckpoint(
+            f"{PREFIX}{key} does not have one value for each token", value=len(value), limit=length
+        )
+    return list(value)
+
+
+def token_id(metadata: Mapping[str, object], key: str, vocab_size: int) -> int | None:
+    """Return a token id of the metadata, None when absent.
+
+    Raises:
+        CorruptCheckpoint: not a whole number below the vocabulary's size.
+    """
+    value = metadata.get(PREFIX + key)
+    if value is None or value == 0xFFFFFFFF:  # some writers store "none" as -1 in 32 bits
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocab_size:
+        raise CorruptCheckpoint(
+            f"{PREFIX}{key} is not an id of the vocabulary", value=value, limit=vocab_size - 1
+        )
+    return value
+
+
+def flag(metadata: Mapping[str, object], key: str, *, default: bool) -> bool:
+    """Return a boolean of the metadata.
+
+    Raises:
+        CorruptCheckpoint: another type.
+    """
+    value = metadata.get(PREFIX + key, default)
+    if not isinstance(value, bool):
+        raise CorruptCheckpoint(f"{PREFIX}{key} is not a boolean", value=repr(value)[:64])
+    return value
