@@ -51,7 +51,7 @@ def check_logits(logits: np.ndarray, record: dict[str, Any]) -> None:
 
 
 def check_prompts(model: Model) -> None:
-    """Assert logits after each prompt, and that each of 64 greedy tokens follows from those before."""
+    """Assert the logits after each prompt, and each of its 64 greedy tokens."""
     data, run = model
     for prompt in data["prompts"].values():
         ids, greedy = prompt["ids"], prompt["greedy"]["ids"]

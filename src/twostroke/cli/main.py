@@ -1,0 +1,83 @@
+"""The command `twostroke`: registers the verbs and turns our errors into one sentence and an exit
+code.
+
+Exit codes: 0 done, 1 failure or finding, 2 usage, 3 unknown, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from twostroke import __version__
+from twostroke.cli import bench, chat, perplexity, pull, rm, run, show
+from twostroke.cli import list as list_models
+from twostroke.errors import TwoStrokeError
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="twostroke",
+    help="Run open-weight models and see where the time goes: prefill, then decode.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.command)
+app.command("chat")(chat.command)
+app.command("bench")(bench.command)
+app.command("perplexity")(perplexity.command)
+app.command("pull")(pull.command)
+app.command("list")(list_models.command)
+app.command("show")(show.command)
+app.command("rm")(rm.command)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"twostroke {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+) -> None:
+    """Run open-weight models and see where the time goes: prefill, then decode."""
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; never raises for a user's mistake."""
+    try:
+        result = app(arguments, standalone_mode=False)
+    except TwoStrokeError as error:
+        print(f"twostroke: {error}", file=sys.stderr)
+        return error.exit_code
+    except click.exceptions.Abort:
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`): not an error, but Python would complain once more at
+        # exit. .dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    code = invoke(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
