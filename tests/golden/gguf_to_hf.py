@@ -1,7 +1,8 @@
 """Build a float32 Hugging Face model from a GGUF file, tensor by tensor.
 
-Everything is mapped here by hand and nothing is taken from transformers' own GGUF loader, so that the golden data
-has one witness for the file (the gguf package), one for the mathematics (transformers), and none in common with us.
+Everything is mapped here by hand and nothing is taken from transformers' own GGUF loader, so that
+the golden data has one witness for the file (the gguf package), one for the mathematics
+(transformers), and none in common with us.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Metadata:
 
 
 def rope_parameters(meta: Metadata) -> dict[str, Any]:
-    """Return transformers' rope parameters; llama3's frequencies come from a tensor, see `apply_rope_freqs`."""
+    """Return transformers' rope parameters; llama3's come from a tensor, see `apply_rope_freqs`."""
     rope: dict[str, Any] = {
         "rope_type": meta.get(".rope.scaling.type", "default"),
         "rope_theta": meta.get(".rope.freq_base", 10000.0),
@@ -158,7 +159,7 @@ def state_dict(reader: GGUFReader, meta: Metadata) -> dict[str, torch.Tensor]:
 
 
 def apply_rope_freqs(model: torch.nn.Module, reader: GGUFReader) -> None:
-    """Divide the rotary frequencies by the file's rope_freqs tensor, if it has one (llama3 scaling)."""
+    """Divide the rotary frequencies by the file's rope_freqs, if it has them (llama3 scaling)."""
     for tensor in reader.tensors:
         if tensor.name == "rope_freqs.weight":
             factors = torch.from_numpy(np.array(tensor.data, dtype=np.float32))

@@ -1,7 +1,7 @@
-"""Make the golden data of one real model: <model>.json beside this file. Usage: make_goldens.py GGUF PROMPTS
+"""Make <model>.json, the golden data of one real model. Usage: make_goldens.py GGUF PROMPTS
 
-PROMPTS is what make_prompts.py wrote: the token ids of four prompts and of text.txt, as the model's own tokenizer gives them. All
-arithmetic is transformers in float32 with eager attention on dequantised weights.
+PROMPTS is what make_prompts.py wrote: the token ids of four prompts and of text.txt. All arithmetic
+is transformers in float32 with eager attention on dequantised weights.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def greedy_record(
 ) -> dict[str, Any]:
     """Return the greedy continuation with the margin and the runner-up of every step.
 
-    Margins come from one pass without a cache over prompt and continuation, which also checks the ids.
+    Margins come from one pass without a cache over prompt and answer, which also checks the ids.
     """
     ids = greedy_ids(model, prompt, count)
     logits = model(torch.tensor([prompt + ids[:-1]]), use_cache=False, logits_to_keep=count).logits[

@@ -1,7 +1,7 @@
 """Write the prompts of the golden data as token ids. Usage: make_prompts.py GGUF_FOLDER PROMPTS
 
-Ids come from the tokenizer that transformers builds from the GGUF file. llama.cpp gives the same ids for these
-texts (README.md says how that was checked).
+Ids come from the tokenizer that transformers builds from the GGUF file. llama.cpp gives the same
+ids for these texts (README.md).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def prompts_of(folder: Path, model: str, text: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the prompts of every model whose GGUF file is in the folder given on the command line."""
+    """Write the prompts of the models in the folder given on the command line."""
     folder = Path(sys.argv[1])
     text = (HERE / "text.txt").read_text(encoding="utf-8")
     models = {model: prompts_of(folder, model, text) for model in MODELS}

@@ -1,4 +1,4 @@
-"""Make tiny.json: what transformers makes of every model of tests/tiny_models.py. Usage: make_tiny_goldens.py"""
+"""Make tiny.json: what transformers makes of every model of tests/tiny_models.py. No arguments."""
 
 from __future__ import annotations
 
