@@ -30,12 +30,15 @@ def model(type_: GGMLType = GGMLType.Q4_0) -> tuple[ModelConfig, ModelWeights]:
 
     def layer(i: int) -> LayerWeights:
         norm = weight(f"{i}.norm", GGMLType.F32, E_)
+        shapes = {
+            "q": (H * D, E_), "k": (K * D, E_), "v": (K * D, E_), "o": (E_, H * D),
+            "gate": (F, E_), "up": (F, E_), "down": (E_, F),
+        }  # fmt: skip
+        matrices = {key: weight(f"{i}.{key}", type_, *shape) for key, shape in shapes.items()}
+        absent = ("q_bias", "k_bias", "v_bias", "q_norm", "k_norm", "post_attn_norm")
         return LayerWeights(
-            attn_norm=norm, q=weight(f"{i}.q", type_, H * D, E_), k=weight(f"{i}.k", type_, K * D, E_),
-            v=weight(f"{i}.v", type_, K * D, E_), q_bias=None, k_bias=None, v_bias=None, q_norm=None,
-            k_norm=None, o=weight(f"{i}.o", type_, E_, H * D), post_attn_norm=None, ffn_norm=norm,
-            gate=weight(f"{i}.g", type_, F, E_), up=weight(f"{i}.u", type_, F, E_),
-            down=weight(f"{i}.d", type_, E_, F), post_ffn_norm=None,
+            attn_norm=norm, ffn_norm=norm, post_ffn_norm=None,
+            **matrices, **dict.fromkeys(absent),
         )  # fmt: skip
 
     head = weight("embd", GGMLType.Q8_0, V, E_)

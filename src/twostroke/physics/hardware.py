@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from twostroke.physics.cost import Work
@@ -33,7 +34,7 @@ class MachineProfile:
         points = self.bandwidth
         if num_bytes <= points[0][0]:
             return points[0][1]
-        for (low, a), (high, b) in zip(points, points[1:], strict=False):
+        for (low, a), (high, b) in pairwise(points):
             if num_bytes <= high:
                 t = math.log(num_bytes / low) / math.log(high / low)
                 return a + (b - a) * t
