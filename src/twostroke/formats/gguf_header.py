@@ -15,16 +15,15 @@ import mmap
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
 import numpy as np
 
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
 from twostroke.formats.ggml_types import BLOCK_SIZES, GGMLType
 
-Scalar = Union[int, float, bool, str]  # noqa: UP007 - evaluated at run time on Python 3.10 too
-Value = Union[Scalar, list[int], list[float], list[bool], list[str]]  # noqa: UP007
-Buffer = Union[bytes, bytearray, memoryview, mmap.mmap]  # noqa: UP007
+Scalar = int | float | bool | str
+Value = Scalar | list[int] | list[float] | list[bool] | list[str]
+Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
