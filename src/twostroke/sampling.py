@@ -114,18 +114,17 @@ def sample(logits: NDArray[np.floating], row: RowSampling) -> Sampled:
     raw = logits.astype(np.float64)
     raw[np.isnan(raw)] = -np.inf
     if not np.isfinite(raw.max()):
-        raise KernelError("no logit of the row is finite", remedy="Report it with the model's name.")
+        raise KernelError(
+            "no logit of the row is finite", remedy="Report it with the model's name."
+        )
     changed = raw if row.is_plain else _penalised(raw, row)
-    if row.is_greedy:
-        token_id = int(changed.argmax())
-    else:
-        token_id = _draw(changed, row)
+    token_id = int(changed.argmax()) if row.is_greedy else _draw(changed, row)
     logprob = None if row.logprobs is None else _logprob(raw, token_id, row.logprobs)
     return Sampled(token_id, logprob)
 
 
 def _penalised(raw: NDArray[np.float64], row: RowSampling) -> NDArray[np.float64]:
-    x = raw.copy()
+    x: NDArray[np.float64] = raw.copy()
     if row.bias_ids:
         if row.bias_ids[-1] >= len(x):
             raise InvalidSampling(

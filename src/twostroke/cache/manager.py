@@ -100,7 +100,9 @@ class KVCacheManager:
         wanted = blocks_for(num_tokens)
         lease = self._hold(match, wanted)
         if lease is None and match.partial is not None:
-            match = Match(match.salt, match.nodes)  # the source of a copy needs a block for one step
+            match = Match(
+                match.salt, match.nodes
+            )  # the source of a copy needs a block for one step
             lease = self._hold(match, wanted)
         if lease is None:
             return None
@@ -234,4 +236,3 @@ class KVCacheManager:
         assert self.num_available >= 0, "more was promised than there is"
         if not self._leases and not self._copy_sources:
             assert self.num_used_blocks == self._tree.num_nodes, "idle, yet more used than cached"
-

@@ -188,7 +188,9 @@ class RadixTree:
             seen.add(node.block)
             assert self._pool.is_cached(node.block)
             assert node.order == sorted(node.children)
-            assert all(not b.startswith(a) for a, b in zip(node.order, node.order[1:], strict=False))
+            assert all(
+                not b.startswith(a) for a, b in zip(node.order, node.order[1:], strict=False)
+            )
             assert node.is_full or not node.children
             users = self._pool.num_users(node.block)
             assert all(not self._pool.num_users(c.block) or users for c in node.children.values())

@@ -1,4 +1,4 @@
-"""The scheduler's decisions as pure functions: order, limits, promises, chunk size, victim. Knows no request objects' state."""
+"""The scheduler's decisions as pure functions: order, limits, promises, chunk size, victim. Knows no state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ PRIORITY_STEP_S = 60.0  # one level of priority is worth this much waiting, so t
 GROWTH_TOKENS = 256  # promised beyond the prompt when no max_tokens is declared (DESIGN law 3)
 MIN_CHUNK = 16  # a newcomer gets at least this much of every step
 UNKNOWN_CHUNK = 64  # prefill beside streams while no step has been measured
-DECODE_SLACK = 1.25  # streams slower than the target by themselves still leave this much to newcomers
+DECODE_SLACK = (
+    1.25  # streams slower than the target by themselves still leave this much to newcomers
+)
 
 
 def order_key(priority: int, arrival_s: float) -> float:
@@ -52,9 +54,7 @@ def total_limit(
     return total if wanted is not None else min(max_model_len, pool)
 
 
-def promised_tokens(
-    *, num_tokens: int, limit: int, is_declared: bool, num_preemptions: int
-) -> int:
+def promised_tokens(*, num_tokens: int, limit: int, is_declared: bool, num_preemptions: int) -> int:
     """Return for how many tokens memory is promised at admission.
 
     After each preemption the headroom doubles, so that resuming and losing again cannot go on for ever.
@@ -70,25 +70,23 @@ def step_budget_s(target_s: float, decode_s: float) -> float:
     return max(target_s, decode_s * DECODE_SLACK)
 
 
-def largest_chunk(
-    cost_s: Callable[[int], float | None], *, low: int, high: int, budget_s: float
-) -> int:
+def largest_chunk(cost_s: Callable[[int], float], *, low: int, high: int, budget_s: float) -> int:
     """Return the most tokens in [low, high] whose step keeps the budget, `low` if none does.
 
-    Cut chunks are whole blocks. An unknown cost counts as too much above UNKNOWN_CHUNK.
+    Cut chunks are whole blocks.
     """
-
-    def fits(n: int) -> bool:
-        seconds = cost_s(n)
-        return n <= UNKNOWN_CHUNK if seconds is None else seconds <= budget_s
-
-    if low >= high or fits(high):
+    if low >= high or cost_s(high) <= budget_s:
         return high
     good, bad = low // MIN_CHUNK, -(-high // MIN_CHUNK)
     while bad - good > 1:
         middle = (good + bad) // 2
-        if fits(middle * MIN_CHUNK):
+        if cost_s(middle * MIN_CHUNK) <= budget_s:
             good = middle
         else:
             bad = middle
     return max(good * MIN_CHUNK, low)
+
+
+def is_decode(*, num_output: int, num_tokens: int, num_computed: int) -> bool:
+    """Whether the next slice is a decode slice: there is output, and exactly its last token is not computed."""
+    return num_output > 0 and num_computed == num_tokens - 1

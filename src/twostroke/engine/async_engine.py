@@ -1,0 +1,271 @@
+"""One engine thread behind asyncio.
+
+Callers hand requests and cancellations to the thread; the thread leaves each request's new tokens
+in its stream. A reader that lags finds them merged into one output, so memory is bounded by what a
+request may generate, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+
+from twostroke.engine.engine import Engine
+from twostroke.errors import EngineStopped
+from twostroke.request import Request, RequestOutput, TokenLogprob
+
+IDLE_WAIT_S = 1.0
+
+
+class _Stream:
+    """Where the thread leaves one request's output; guarded by the engine's lock."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.loop = asyncio.get_running_loop()
+        self.event = asyncio.Event()
+        self.added: asyncio.Future[None] = self.loop.create_future()
+        self.is_closed = False
+        self._last: RequestOutput | None = None
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+
+    def put(self, output: RequestOutput) -> bool:
+        """Merge an output into what is not read yet; return whether there was nothing."""
+        was_empty = self._last is None
+        self._last = output
+        self._token_ids.extend(output.token_ids)
+        self._logprobs.extend(output.logprobs)
+        return was_empty
+
+    def take(self) -> RequestOutput | None:
+        """Return all that is not read yet as one output."""
+        output, self._last = self._last, None
+        if output is not None and len(self._token_ids) != len(output.token_ids):
+            output = replace(
+                output, token_ids=tuple(self._token_ids), logprobs=tuple(self._logprobs)
+            )
+        self._token_ids.clear()
+        self._logprobs.clear()
+        return output
+
+    def settle(self, error: Exception | None) -> None:
+        """Tell the caller, in its own loop, whether the request was taken."""
+        if self.added.done():
+            return
+        if error is None:
+            self.added.set_result(None)
+        else:
+            self.added.set_exception(error)
+
+
+class AsyncEngine:
+    """Sole user of its Engine.
+
+    `generate` may be called from any event loop, `abort` and `stop` from any thread.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._work = threading.Condition()
+        self._arrivals: deque[_Stream] = deque()
+        self._endings: deque[Callable[[], RequestOutput | None]] = deque()
+        self._streams: dict[str, _Stream] = {}  # requests in the engine
+        self._is_stopping = False
+        self._fault: BaseException | None = None
+        self._progress_s = time.monotonic()
+        self._thread = threading.Thread(target=self._loop, name="twostroke-engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the engine thread."""
+        self._thread.start()
+
+    def shutdown(self, timeout_s: float = 10.0) -> None:
+        """Stop after the current step; requests in flight get EngineStopped."""
+        with self._work:
+            self._is_stopping = True
+            self._work.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs and takes work."""
+        return self._thread.is_alive() and not self._is_stopping
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have been handed over and have not ended."""
+        return len(self._streams) + len(self._arrivals)
+
+    def seconds_without_progress(self) -> float:
+        """Return how long work has waited since the last finished step; 0 when none waits.
+
+        Units: seconds.
+        """
+        return time.monotonic() - self._progress_s if self.num_requests else 0.0
+
+    async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+        """Yield outputs until one has a finish_reason. Closing the generator cancels the request.
+
+        Raises:
+            RequestError, CapacityError: refused at the door, before the first output.
+            EngineStopped: the engine has ended.
+        """
+        stream = _Stream(request)
+        with self._work:
+            if not self.is_alive:
+                raise self._stopped()
+            self._arrivals.append(stream)
+            self._work.notify()
+        output: RequestOutput | None = None
+        try:
+            await stream.added
+            while output is None or output.finish_reason is None:
+                await stream.event.wait()
+                with self._work:
+                    stream.event.clear()
+                    output = stream.take()
+                if output is None:
+                    raise self._stopped()
+                yield output
+        finally:
+            self._close(stream)
+
+    def _close(self, stream: _Stream) -> None:
+        """Let go of a stream; a request that has not ended is cancelled."""
+        with self._work:
+            stream.is_closed = True
+            if stream in self._arrivals:
+                self._arrivals.remove(stream)
+            if self._streams.get(stream.request.id) is stream:
+                request_id = stream.request.id
+                self._endings.append(lambda: self._engine.abort(request_id))
+                self._work.notify()
+
+    def abort(self, request_id: str) -> None:
+        """Cancel a request before the next step; its reader gets the final output."""
+        self._end(lambda: self._engine.abort(request_id))
+
+    def stop(self, request_id: str, stop_reason: str | int | None, num_tokens_kept: int) -> None:
+        """End a request whose text met a stop string; its reader gets the final output.
+
+        Tokens generated since then may precede it in the stream, beyond num_tokens_kept.
+        """
+        self._end(lambda: self._engine.stop(request_id, stop_reason, num_tokens_kept))
+
+    def _end(self, ending: Callable[[], RequestOutput | None]) -> None:
+        with self._work:
+            if self.is_alive:
+                self._endings.append(ending)
+                self._work.notify()
+
+    def _stopped(self) -> EngineStopped:
+        cause = f" by {type(self._fault).__name__}: {self._fault}" if self._fault else ""
+        return EngineStopped(f"the engine was ended{cause}", remedy="Start it again.")
+
+    # The thread's side
+
+    def _loop(self) -> None:
+        try:
+            while self._take_commands():
+                if self._engine.has_work:
+                    self._deliver(self._engine.step())
+                self._progress_s = time.monotonic()
+        except BaseException as fault:
+            self._fault = fault
+        finally:
+            self._close_all()
+
+    def _take_commands(self) -> bool:
+        """Wait for work, then do what callers asked since the last step; False: stop."""
+        with self._work:
+            while not (
+                self._arrivals or self._endings or self._is_stopping or self._engine.has_work
+            ):
+                self._progress_s = time.monotonic()
+                self._work.wait(IDLE_WAIT_S)
+            if self._is_stopping:
+                return False
+            arrivals, endings = list(self._arrivals), list(self._endings)
+            self._arrivals.clear()
+            self._endings.clear()
+        for stream in arrivals:
+            self._add(stream)
+        for ending in endings:
+            output = ending()
+            if output is not None:
+                self._deliver([output])
+        return True
+
+    def _add(self, stream: _Stream) -> None:
+        error: Exception | None = None
+        with self._work:
+            if stream.is_closed:
+                return
+            # Registered before the engine takes it: whoever closes it from now on cancels it.
+            previous = self._streams.setdefault(stream.request.id, stream)
+        try:
+            self._engine.add(stream.request)
+        except Exception as refusal:
+            error = refusal
+            with self._work:
+                if previous is stream:
+                    del self._streams[stream.request.id]
+        self._call(stream.loop, lambda: stream.settle(error), [stream])
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        """Leave outputs in their streams; wake the readers that had nothing, once per loop."""
+        woken: dict[asyncio.AbstractEventLoop, list[_Stream]] = {}
+        with self._work:
+            for output in outputs:
+                stream = self._streams.get(output.request_id)
+                if stream is None:
+                    continue
+                if output.finish_reason is not None:
+                    del self._streams[output.request_id]
+                if stream.put(output):
+                    woken.setdefault(stream.loop, []).append(stream)
+        for loop, streams in woken.items():
+            self._call(loop, _waker(streams), streams)
+
+    def _call(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        callback: Callable[[], None],
+        streams: list[_Stream],
+    ) -> None:
+        """Run a callback in a reader's loop; readers whose loop is gone are closed."""
+        try:
+            loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            for stream in streams:
+                self._close(stream)
+
+    def _close_all(self) -> None:
+        """Wake everybody with nothing to read, which tells them that the engine has ended."""
+        with self._work:
+            self._is_stopping = True
+            arrivals, streams = list(self._arrivals), list(self._streams.values())
+            self._arrivals.clear()
+            self._streams.clear()
+        for stream in arrivals:
+            self._call(stream.loop, _refuser(stream, self._stopped()), [])
+        for stream in streams:
+            self._call(stream.loop, stream.event.set, [])
+
+
+def _waker(streams: list[_Stream]) -> Callable[[], None]:
+    def wake() -> None:
+        for stream in streams:
+            stream.event.set()
+
+    return wake
+
+
+def _refuser(stream: _Stream, error: Exception) -> Callable[[], None]:
+    return lambda: stream.settle(error)

@@ -1,0 +1,1 @@
+"""Intervals from moments: the engine's events become one record per request."""

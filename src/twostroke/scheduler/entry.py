@@ -1,0 +1,91 @@
+"""What the scheduler keeps about a request beside the request itself, and the rates from which it predicts waits."""
+
+from __future__ import annotations
+
+from twostroke.cache.radix import token_key
+from twostroke.request import Request
+from twostroke.sampling import needs_history
+from twostroke.scheduler.policy import GROWTH_TOKENS, order_key
+from twostroke.step import SampleSpec, StepPlan
+
+RATE_MEMORY = 0.9
+
+
+class Entry:
+    """One request in the scheduler's hands."""
+
+    __slots__ = (
+        "end_ids",
+        "failed_at",
+        "is_declared",
+        "key",
+        "limit",
+        "needs_history",
+        "order",
+        "prompt_key",
+        "request",
+        "shared_with",
+        "stop_ids",
+        "table",
+    )
+
+    def __init__(self, request: Request, prompt_key: bytes, limit: int, serial: int) -> None:
+        params = request.params
+        self.request = request
+        self.order = (order_key(request.priority, request.arrival_s), serial)
+        self.prompt_key = prompt_key
+        self.key = prompt_key  # prompt and, after a preemption, output
+        self.limit = limit  # most tokens, prompt and output
+        self.is_declared = params.max_tokens is not None
+        self.end_ids = frozenset() if params.ignore_eos else request.end_token_ids
+        self.stop_ids = frozenset(params.stop_token_ids)
+        self.needs_history = needs_history(params)
+        self.table: tuple[int, ...] = ()  # request.block_table, frozen
+        self.failed_at: int | None = None  # blocks available when admission last failed
+        self.shared_with: dict[str, int] = {}  # request id -> tokens of common head
+
+    def full_key(self) -> bytes:
+        """Return the key of prompt and output."""
+        return self.prompt_key + token_key(self.request.output_token_ids)
+
+    def sample_spec(self) -> SampleSpec:
+        """Return how to choose the next token; ids only where penalties look at them."""
+        r = self.request
+        position = r.num_tokens
+        if not self.needs_history:
+            return SampleSpec(r.params, r.seed, r.choice, position)
+        output = tuple(r.output_token_ids)
+        return SampleSpec(r.params, r.seed, r.choice, position, r.prompt_token_ids, output)
+
+    @property
+    def num_output_left(self) -> int:
+        """Tokens that may still come: up to the declared limit, or a guess of GROWTH_TOKENS."""
+        left = self.limit - self.request.num_tokens
+        return left if self.is_declared else min(left, GROWTH_TOKENS)
+
+
+class Rates:
+    """Recent speed of this engine, for predicting how long the queue takes."""
+
+    def __init__(self) -> None:
+        self._prefill_token_s: float | None = None
+        self._decode_step_s: float | None = None
+
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """Take note of a step."""
+        if plan.prefill:
+            per_token = seconds / sum(len(s.token_ids) for s in plan.prefill)
+            self._prefill_token_s = _blend(self._prefill_token_s, per_token)
+        else:
+            self._decode_step_s = _blend(self._decode_step_s, seconds)
+
+    def wait_s(self, num_prefill: int, num_output: int, concurrency: int) -> float | None:
+        """Return how long prefill tokens and output tokens at this concurrency take; None while unknown."""
+        if self._prefill_token_s is None or (num_output and self._decode_step_s is None):
+            return None
+        decode_s = (self._decode_step_s or 0.0) * num_output / max(concurrency, 1)
+        return num_prefill * self._prefill_token_s + decode_s
+
+
+def _blend(old: float | None, new: float) -> float:
+    return new if old is None else RATE_MEMORY * old + (1 - RATE_MEMORY) * new
