@@ -1,0 +1,172 @@
+"""twostroke chat: a conversation whose KV cache lives from turn to turn, metered after each
+answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twostroke.cli import options, report
+from twostroke.errors import CapacityError, RequestError, TemplateError
+from twostroke.request import SamplingParams
+
+if TYPE_CHECKING:
+    from twostroke.llm import LLM, Encoded
+
+PROMPT = "> "
+HELP = "/reset starts anew, /quit or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+class Conversation:
+    """The turns so far and the ids they became. Sole writer of both.
+
+    The ids that were generated stay as they are: re-tokenising an answer can give others, and the
+    cache would miss from there on.
+    """
+
+    def __init__(self, llm: LLM, system: str | None) -> None:
+        self._llm = llm
+        self._system = system
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every turn."""
+        self.messages: list[dict[str, Any]] = (
+            [{"role": "system", "content": self._system}] if self._system is not None else []
+        )
+        self._text = ""  # the prompt and the answers so far, as the model read and wrote them
+        self._ids: tuple[int, ...] = ()
+
+    def ask(self, text: str) -> Encoded:
+        """Add the user's turn and return the whole prompt, the ids of earlier turns unchanged.
+
+        Raises:
+            TemplateError, RequestError: the turn is refused; the conversation stays as it was.
+        """
+        from twostroke.llm import Encoded
+
+        start = time.monotonic()
+        messages = [*self.messages, {"role": "user", "content": text}]
+        rendered = self._llm.model.render_chat(messages)
+        if self._text and rendered.text.startswith(self._text):
+            ids = (*self._ids, *self._llm.model.encode_after(rendered, len(self._text)))
+        else:  # the first turn, or the template rewrote history: the cache will say so
+            ids = self._llm.model.encode_rendered(rendered)[0]
+        self.messages = messages
+        self._text, self._ids = rendered.text, ids
+        return Encoded(token_ids=ids, init_s=time.monotonic() - start)
+
+    def answered(self, text: str, token_ids: tuple[int, ...]) -> None:
+        """Add the assistant's turn, as far as it went."""
+        self.messages.append({"role": "assistant", "content": text})
+        self._text += text
+        self._ids += token_ids
+
+
+def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingParams) -> str | None:
+    """Stream one answer and return the meter's line; Ctrl-C ends the answer, not the chat."""
+    encoded = conversation.ask(text)
+    texts: list[str] = []
+    ids: list[int] = []
+    line = None
+    stream = llm.stream(encoded, params)
+    try:
+        for delta in stream:
+            texts.append(delta.text)
+            ids.extend(delta.token_ids)
+            print(delta.text, end="", flush=True)
+            if delta.record is not None:
+                line = report.chat_line(delta.record)
+    except KeyboardInterrupt:
+        line = "stopped"
+    finally:
+        stream.close()
+    print(flush=True)
+    conversation.answered("".join(texts), tuple(ids))
+    return line
+
+
+def _read_line(is_terminal: bool) -> str | None:
+    try:
+        return input(PROMPT if is_terminal else "")
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return ""
+
+
+def converse(llm: LLM, system: str | None, params: SamplingParams) -> None:
+    """Read turns until the end of the input; a refused turn is reported and the chat goes on."""
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        import readline  # noqa: F401  (gives input() editing and history)
+
+        print(f"twostroke: {HELP}", file=sys.stderr)
+    conversation = Conversation(llm, system)
+    while (text := _read_line(is_terminal)) is not None and text.strip() != "/quit":
+        if text.strip() == "/reset":
+            conversation.reset()
+        elif text.strip():
+            try:
+                line = _answer(llm, conversation, text, params)
+            except (RequestError, TemplateError, CapacityError) as error:
+                print(f"twostroke: {error}", file=sys.stderr)
+                continue
+            if line:
+                print(f"  [{line}]", file=sys.stderr, flush=True)
+
+
+def command(
+    model: options.Model,
+    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-n", help="Most tokens of one answer.")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="0 takes the likeliest token each time.")
+    ] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Keep this much probability.")] = 1.0,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = None,
+    threads: options.Threads = None,
+    prefill_chunk: options.PrefillChunk = 512,
+    max_model_len: options.MaxModelLen = None,
+    kv_memory: options.KvMemory = None,
+    kv_type: options.KvTypeName = "bf16",
+    backend: options.Backend = "auto",
+    kernels: options.Kernels = None,
+) -> None:
+    """Talk to a model; each turn prefills only its new tokens.
+
+    Example: twostroke chat smollm2:135m --system "Answer in one sentence."
+    """
+    params = SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        max_tokens=max_tokens,
+        stop=tuple(stop or ()),
+    )
+    config = options.engine_config(
+        threads=threads,
+        max_model_len=max_model_len,
+        kv_memory=kv_memory,
+        kv_type=kv_type,
+        backend=backend,
+        kernels=kernels,
+        prefill_chunk=prefill_chunk,
+        max_num_seqs=2,
+    )
+    from twostroke.cli.progress import PrefillProgress
+    from twostroke.llm import LLM
+
+    llm = LLM(model, config, observers=(PrefillProgress(),))
+    print(f"twostroke: {model}, {llm.built.summary}", file=sys.stderr)
+    converse(llm, system, params)
