@@ -2,3 +2,8 @@
 
 Pure standard library: neither NumPy nor the native module is imported here or below.
 """
+
+from .parsed import FACTS, FLAGS, Fact, Parsed
+from .parsers import LogScanner, iter_items, parse
+
+__all__ = ["FACTS", "FLAGS", "Fact", "LogScanner", "Parsed", "iter_items", "parse"]

@@ -1,0 +1,79 @@
+"""The `prompt eval time = 1.00 ms / 2 tokens (...)` lines that llama.cpp's library and server share."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .draft import Draft
+from .numbers import NUMBER, positive, whole
+
+TIME_LINE = re.compile(
+    r"\b(?P<what>load|sample|prompt eval|generation eval|eval|total) time\s{0,40}="
+    rf"\s{{0,40}}(?P<ms>{NUMBER}) ms(?:\s{{0,40}}/\s{{0,40}}(?P<count>{NUMBER}) (?P<unit>runs|tokens))?"
+    rf"(?:\s{{0,40}}\(\s{{0,40}}(?P<per>{NUMBER}) ms per (?:token|run)"
+    rf"(?:,\s{{0,40}}(?P<rate>{NUMBER}) tokens per second)?)?"
+)
+
+
+class TimeLine(NamedTuple):
+    """One timing line. `seconds` is None where the engine printed zero, nan or worse."""
+
+    what: str
+    seconds: float | None
+    num: int | None
+    unit: str | None
+    ms_text: str
+    rate_text: str | None
+
+
+def read_time_line(text: str) -> TimeLine | None:
+    """Return the timing in a line, or None. A count must be followed by its unit to be read."""
+    match = TIME_LINE.search(text)
+    if match is None:
+        return None
+    ms = positive(match.group("ms"))
+    return TimeLine(
+        match.group("what"),
+        ms / 1000 if ms is not None else None,
+        whole(match.group("count")),
+        match.group("unit"),
+        match.group("ms"),
+        match.group("rate"),
+    )
+
+
+def take_prompt(draft: Draft, time: TimeLine) -> None:
+    """Put a `prompt eval time` line into a draft."""
+    if time.seconds is None:
+        draft.flag("meter_off")
+        return
+    draft.prefill_s, draft.prompt_new = time.seconds, time.num
+    draft.report(
+        "prefill_tok_s", time.rate_text, time.num, time.seconds, time.ms_text, time_unit_s=1e-3
+    )
+
+
+def take_decode(draft: Draft, time: TimeLine, *, runs_follow_first: bool) -> None:
+    """Put an `eval time` line into a draft.
+
+    runs_follow_first: the count is of decode runs, one fewer than the tokens (library); else of tokens (server).
+    """
+    if time.seconds is None:
+        draft.flag("meter_off")
+        return
+    draft.decode_s = time.seconds
+    if time.num is not None:
+        draft.output = time.num + 1 if runs_follow_first else time.num
+    draft.report(
+        "decode_tok_s", time.rate_text, time.num, time.seconds, time.ms_text, time_unit_s=1e-3
+    )
+
+
+def settle_meter(draft: Draft) -> bool:
+    """Tell whether the meter was off: one zero beside a real time is a cache hit or a single token."""
+    off = "meter_off" in draft.flags
+    if off and (draft.prefill_s is not None or draft.decode_s is not None):
+        draft.flags.remove("meter_off")
+        return False
+    return off
