@@ -1,0 +1,142 @@
+"""What a GGUF file says about itself, for `show`: facts from its header only, unknown is None.
+
+Metadata is untrusted: a value of the wrong type or size counts as absent. It knows the names of
+keys, not how any family computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from twostroke.formats.gguf import GGUFFile
+from twostroke.formats.gguf_header import Value
+
+_LARGEST = 1 << 31
+# Layers of these keep another state than K and V for every token: no plain figure a token.
+_OTHER_STATE = ("attention.kv_lora_rank", "ssm.state_size", "wkv.head_size")
+
+
+@dataclass(frozen=True, slots=True)
+class TypeShare:
+    """How much of a file is stored in one tensor type."""
+
+    type: str
+    num_tensors: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GGUFSummary:
+    """Units: bytes; kv_bytes_per_token at 2 bytes a value (f16, bf16), windows not counted in."""
+
+    name: str | None
+    architecture: str | None
+    license: str | None
+    num_parameters: int
+    tensor_bytes: int
+    file_bytes: int
+    types: tuple[TypeShare, ...]
+    context_length: int | None
+    num_layers: int | None
+    num_heads: int | None
+    num_kv_heads: tuple[int, ...] | None  # one number where all layers agree
+    key_length: int | None
+    value_length: int | None
+    kv_bytes_per_token: int | None
+    sliding_window: int | None
+    tokenizer: str | None
+    pre_tokenizer: str | None
+    vocab_size: int | None
+    has_chat_template: bool
+
+
+def summarize(model: GGUFFile) -> GGUFSummary:
+    """Gather the facts of an open model."""
+    metadata = model.metadata
+    architecture = _text(metadata, "general.architecture")
+    facts = _Facts(metadata, architecture or "")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    heads = facts.per_layer("attention.head_count_kv") or facts.per_layer("attention.head_count")
+    return GGUFSummary(
+        name=_text(metadata, "general.name"),
+        architecture=architecture,
+        license=_text(metadata, "general.license"),
+        num_parameters=sum(math.prod(info.shape) for info in model.tensors.values()),
+        tensor_bytes=sum(info.nbytes for info in model.tensors.values()),
+        file_bytes=model.fingerprint().size_bytes,
+        types=_type_shares(model),
+        context_length=facts.number("context_length"),
+        num_layers=facts.number("block_count"),
+        num_heads=facts.number("attention.head_count"),
+        num_kv_heads=tuple(heads[:1] if len(set(heads)) == 1 else heads) if heads else None,
+        key_length=facts.head_length("attention.key_length"),
+        value_length=facts.head_length("attention.value_length"),
+        kv_bytes_per_token=facts.kv_bytes_per_token(heads),
+        sliding_window=facts.number("attention.sliding_window"),
+        tokenizer=_text(metadata, "tokenizer.ggml.model"),
+        pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"),
+        vocab_size=len(tokens) if isinstance(tokens, list) else None,
+        has_chat_template=bool(_text(metadata, "tokenizer.chat_template")),
+    )
+
+
+def _type_shares(model: GGUFFile) -> tuple[TypeShare, ...]:
+    """Return the tensor types, the one with most bytes first."""
+    counts: dict[str, list[int]] = {}
+    for info in model.tensors.values():
+        entry = counts.setdefault(info.type.name, [0, 0])
+        entry[0] += 1
+        entry[1] += info.nbytes
+    shares = (TypeShare(name, number, nbytes) for name, (number, nbytes) in counts.items())
+    return tuple(sorted(shares, key=lambda share: -share.nbytes))
+
+
+def _text(metadata: Mapping[str, Value], key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+
+
+class _Facts:
+    """Numbers under the architecture's own prefix."""
+
+    def __init__(self, metadata: Mapping[str, Value], architecture: str) -> None:
+        self._metadata = metadata
+        self._prefix = architecture
+
+    def number(self, key: str) -> int | None:
+        value = self._metadata.get(f"{self._prefix}.{key}")
+        return value if isinstance(value, int) and _is_count(value) and value else None
+
+    def per_layer(self, key: str) -> list[int] | None:
+        """Return a number per layer: one value stands for all, a list must have one for each."""
+        layers = self.number("block_count")
+        if layers is None or layers > 4096:
+            return None
+        value = self._metadata.get(f"{self._prefix}.{key}")
+        if isinstance(value, list):
+            numbers = [v for v in value if isinstance(v, int) and _is_count(v)]
+            return numbers if len(numbers) == len(value) == layers else None
+        one = self.number(key)
+        return [one] * layers if one is not None else None
+
+    def head_length(self, key: str) -> int | None:
+        """Return the size of one head's K or V; without the key, width divided by heads."""
+        said = self.number(key)
+        if said is not None:
+            return said
+        width, heads = self.number("embedding_length"), self.number("attention.head_count")
+        return width // heads if width is not None and heads is not None else None
+
+    def kv_bytes_per_token(self, kv_heads: list[int] | None) -> int | None:
+        key, value = (self.head_length(f"attention.{part}_length") for part in ("key", "value"))
+        has_other_state = any(f"{self._prefix}.{k}" in self._metadata for k in _OTHER_STATE)
+        if kv_heads is None or key is None or value is None or has_other_state:
+            return None
+        shared = self.number("attention.shared_kv_layers") or 0
+        return 2 * (key + value) * sum(kv_heads[: max(len(kv_heads) - shared, 0)])
