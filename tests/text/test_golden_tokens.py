@@ -1,4 +1,4 @@
-"""Ids equal an independent oracle's, text for text (tests/golden/tokens/make_tokens.py made them)."""
+"""Ids equal an independent oracle's, text for text (see tests/golden/tokens/make_tokens.py)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+
 from twostroke.formats.gguf import open_gguf
 from twostroke.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tokens"
 CORPUS = json.loads((GOLDEN / "corpus.json").read_text())
 
-# Text that spells U+2581 itself: the GGUF file keeps Gemma's runs of spaces as spaces, so llama.cpp's ids are ours too.
+# Text that spells U+2581 itself: the GGUF file keeps Gemma's runs of spaces as spaces, so
+# llama.cpp's ids are ours too.
 FOLLOWS_LLAMA_CPP = {("gemma3", "fake_byte_token")}
 
 

@@ -1,9 +1,11 @@
 """Merges for SentencePiece BPE models, whose files hold only a score for each piece.
 
-SentencePiece joins, at each step, the neighbours whose union has the best score. Written as ranked merges: every way to
-cut a piece into two pieces, best score first. Deriving them for 262k pieces takes about a second, so the result is
-kept on disk, keyed by a hash of the vocabulary.
-Source: Kudo and Richardson 2018, arXiv:1808.06226 (SentencePiece); Sennrich et al. 2016, arXiv:1508.07909 (BPE).
+SentencePiece joins, at each step, the neighbours whose union has the best score. Written as
+ranked merges: every way to cut a piece into two pieces, best score first. Deriving them for 262k
+pieces takes about a second,
+so the result is kept on disk, keyed by a hash of the vocabulary.
+Source: Kudo and Richardson 2018, arXiv:1808.06226 (SentencePiece); Sennrich et al. 2016,
+arXiv:1508.07909 (BPE).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _Ids = npt.NDArray[np.int32]
 
 _CACHE_VERSION = 1
 _MAX_CACHE_BYTES = 1 << 27
-# A real piece has at most 93 bytes; longer ones are never cut, so that a hostile file costs no quadratic time.
+# A real piece has at most 93 bytes; longer ones are never cut, so that a hostile file costs no
+# quadratic time.
 _MAX_PIECE_CHARS = 256
 
 
@@ -72,7 +75,8 @@ def _derive(
     left_ids, right_ids = np.array(lefts, np.int32), np.array(rights, np.int32)
     lengths = np.array([len(token) for token in tokens], np.int32)
     score = np.array(scores, np.float64)[np.array(wholes, np.int64)] if wholes else np.zeros(0)
-    # Of several ways to make one piece the longest left part goes first, as the published merge lists have it.
+    # Of several ways to make one piece the longest left part goes first, as the published merge
+    # lists have it.
     order = np.lexsort((-lengths[right_ids], -lengths[left_ids], -score))
     return left_ids[order], right_ids[order]
 

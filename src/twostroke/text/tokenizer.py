@@ -1,7 +1,9 @@
 """Text to token ids and back, from a GGUF file's metadata.
 
-Control tokens are found here, not by the BPE model, which does not even hold them: text that came from a user is
-encoded with `parse_special=False` and can never become one. Knows nothing of chat templates or of streaming.
+Control tokens are found here, not by the BPE model, which does not even hold them: text that came
+from a user is encoded with `parse_special=False` and can never become one. Knows nothing of chat
+templates or of
+streaming.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ MAX_PROMPT_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a prompt: control tokens are looked for in it only where the template, not a user, wrote it."""
+    """A piece of a prompt, and whether control tokens count in it: only in the template's own."""
 
     text: str
     parse_special: bool
@@ -119,7 +121,7 @@ class Tokenizer:
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """Every id that ends an answer: those of the metadata and the well-known end-of-turn tokens."""
+        """Every id that ends an answer: the metadata's and the well-known ones."""
         return self.vocabulary.end_ids
 
     @property
@@ -132,13 +134,13 @@ class Tokenizer:
         return token_id in self._control_id_set
 
     def token_text(self, token_id: int | None) -> str:
-        """Return a token as the file spells it, for templates and messages; empty for None or out of range."""
+        """Return a token as the file spells it; empty for None or out of range."""
         if token_id is None or not 0 <= token_id < self.vocab_size:
             return ""
         return self.vocabulary.tokens[token_id]
 
     def token_bytes(self, token_id: int, *, with_control: bool = False) -> bytes:
-        """Return the bytes of one token; nothing for a control token unless asked, or for an id out of range."""
+        """Return the bytes of one token; none if out of range, or control unless asked."""
         return self.vocabulary.bytes_of(token_id, with_control=with_control)
 
     def encode(
@@ -146,7 +148,8 @@ class Tokenizer:
     ) -> list[int]:
         """Return the ids of a text.
 
-        add_special: put BOS and EOS as the model says. parse_special: let the text spell control tokens.
+        add_special: put BOS and EOS as the model says. parse_special: let the text spell control
+        tokens.
 
         Raises:
             RequestError: longer than max_prompt_bytes, or not valid Unicode.
@@ -167,7 +170,8 @@ class Tokenizer:
     def encode_with_cuts(
         self, segments: Iterable[Segment], cuts: Sequence[int], *, add_special: bool = False
     ) -> tuple[list[int], list[int]]:
-        """Return the ids, and for each cut (a character position, ascending) the first token at or after it.
+        """Return the ids, and for each cut (a character position, ascending) the first token at
+        or after it.
 
         Raises:
             RequestError: as `encode`.
@@ -175,7 +179,7 @@ class Tokenizer:
         return self._encode(segments, add_special=add_special, cuts=cuts)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Return the text of ids: control tokens and unknown ids are nothing, invalid bytes are U+FFFD."""
+        """Return the text of ids; control and unknown ids are nothing, invalid bytes U+FFFD."""
         data = b"".join(map(self.vocabulary.bytes_of, token_ids))
         if self.strips_first_space and data.startswith(b" "):
             data = data[1:]
@@ -250,7 +254,7 @@ class Tokenizer:
 
 
 class _ControlFinder:
-    """Finds control tokens in text, leftmost first, the longest where several start at one place."""
+    """Finds control tokens in text: leftmost first, of those the longest."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
         self._ids = {text: token for text, token in ids.items() if text and not text.isspace()}
@@ -260,7 +264,7 @@ class _ControlFinder:
         self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
 
     def split(self, text: str) -> Iterator[str | int]:
-        """Yield the text's pieces in order: a control token as its id, what lies between as text."""
+        """Yield the pieces in order: a control token as its id, the rest as text."""
         done = 0
         for start, end, token in self.find(text):
             if start > done:
@@ -308,7 +312,7 @@ def _text_vocabulary(vocabulary: Vocabulary) -> dict[str, int]:
         first = next(i for i, text in enumerate(vocabulary.tokens) if ids[text] != i)
         raise CorruptCheckpoint(
             f"{PREFIX}tokens holds a token twice",
-            value=f"{vocabulary.tokens[first][:64]!r}, ids {first} and {ids[vocabulary.tokens[first]]}",
+            value=f"{vocabulary.tokens[first][:64]!r}, id {first}",
         )
     for text in vocabulary.control_ids:
         ids.pop(text, None)
@@ -326,12 +330,13 @@ def _byte_level_bpe(
 ) -> BpeTokenizer:
     ids = _text_vocabulary(vocabulary)
     written = string_array(metadata, "merges", MAX_MERGES)
-    # Neither side is empty, but a side may begin with a space in vocabularies that are not byte-level inside.
+    # Neither side is empty, but a side may begin with a space in vocabularies that are not
+    # byte-level inside.
     merges = [(left, right) for left, _, right in map(_cut_merge, written) if left + right in ids]
     bpe = _new_bpe(ids, merges, ignore_merges=rule.ignore_merges)
-    bpe.pre_tokenizer = rule.build()  # type: ignore[assignment]
+    bpe.pre_tokenizer = rule.build()
     if (normalizer := rule.normalizer()) is not None:
-        bpe.normalizer = normalizer  # type: ignore[assignment]
+        bpe.normalizer = normalizer
     _add_user_defined(bpe, vocabulary)
     return bpe
 
@@ -362,7 +367,7 @@ def _sentencepiece_bpe(
     steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
     if space_prefix:
         steps.insert(0, normalizers.Prepend(SPACE))
-    bpe.normalizer = normalizers.Sequence(steps)  # type: ignore[assignment]
+    bpe.normalizer = normalizers.Sequence(steps)
     _add_user_defined(bpe, vocabulary)
     return bpe
 

@@ -17,13 +17,36 @@ SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space as U+2581
 MAX_VOCAB_SIZE = 1 << 22
 MAX_MERGES = 1 << 23
 
-# Control tokens that end a turn in published chat models. An end token of the metadata counts whatever its name.
+# Control tokens that end a turn in published chat models. An end token of the metadata counts
+# whatever its name.
 END_TOKENS = frozenset(
-    "<|im_end|> <|eot_id|> <|eom_id|> <|end_of_turn|> <end_of_turn> <turn|> <|end_of_text|> <|endoftext|> <|end|> "
-    "<|eot|> <|eom|> <EOT> _<EOT> [EOT] <｜end▁of▁sentence｜> <|END_OF_TURN_TOKEN|> <end_of_utterance> <|user|> "
-    "<|return|> <|call|> [|endofturn|] <|endofassistant|>".split()
+    [
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end_of_turn|>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<|eot|>",
+        "<|eom|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "<｜end▁of▁sentence｜>",
+        "<|END_OF_TURN_TOKEN|>",
+        "<end_of_utterance>",
+        "<|user|>",
+        "<|return|>",
+        "<|call|>",
+        "[|endofturn|]",
+        "<|endofassistant|>",
+    ]
 )
-# `<|user|>` ends a turn only in the families that have `<|observation|>` (GLM); in harmony `<|end|>` ends a part, not the answer.
+# `<|user|>` ends a turn only in the families that have `<|observation|>` (GLM); in harmony
+# `<|end|>` ends a part, not the answer.
 _ENDS_ONLY_WITH = {"<|user|>": "<|observation|>"}
 _ENDS_UNLESS = {"<|end|>": "<|return|>"}
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -46,7 +69,8 @@ _NORMAL, _UNKNOWN, _CONTROL = TokenType.NORMAL, TokenType.UNKNOWN, TokenType.CON
 def _byte_characters() -> dict[str, int]:
     """Return the characters by which byte-level BPE writes each of the 256 bytes.
 
-    Source: Radford et al. 2019 (GPT-2): printable Latin-1 stands for itself, the rest from U+0100 up in order.
+    Source: Radford et al. 2019 (GPT-2): printable Latin-1 stands for itself, the rest from U+0100
+    up in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(printable))
@@ -89,11 +113,7 @@ class Vocabulary:
             )
         tokens = string_array(metadata, "tokens", MAX_VOCAB_SIZE)
         types = number_array(metadata, "token_type", len(tokens))
-        control = {
-            tokens[i]: i
-            for i, kind in enumerate(types)
-            if kind == _CONTROL or kind == _UNKNOWN  # noqa: PLR1714 - measured: 3x a set look-up
-        }
+        control = {tokens[i]: i for i, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN)}
         ids = {key: token_id(metadata, key, len(tokens)) for key in (*_END_KEYS, "bos_token_id")}
         for key in ("eos_token_id", "eot_token_id", "eom_token_id", "bos_token_id"):
             found = ids[key]
@@ -129,7 +149,7 @@ class Vocabulary:
         ]
 
     def bytes_of(self, token: int, *, with_control: bool = False) -> bytes:
-        """Return the bytes one token stands for; nothing for a control token or an id out of range."""
+        """Return the bytes of one token; none if out of range, or control unless asked."""
         if not 0 <= token < len(self.tokens):
             return b""
         text, kind = self.tokens[token], self.type_of(token)
@@ -145,7 +165,7 @@ class Vocabulary:
 
 
 def _adopt_end_tokens(tokens: Sequence[str], control: dict[str, int]) -> tuple[str, ...]:
-    """Add end tokens whose type the file gives wrongly, so that user text cannot spell them; say so."""
+    """Add end tokens whose type the file has wrong, so that no user can spell them; say so."""
     missing = {
         t for t in END_TOKENS if t not in control and "|" in t and not t.startswith("<|user")
     }

@@ -1,0 +1,39 @@
+"""Token ids to text, one at a time, in whole Unicode code points.
+
+One object a sequence. However the ids are chunked the text is that of `Tokenizer.decode`.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from twostroke.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Buffers the bytes of an unfinished character; invalid bytes become U+FFFD, nothing throws."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.num_unknown = 0  # ids out of range so far: they give no text
+        self._tokenizer = tokenizer
+        self._vocab_size = tokenizer.vocab_size
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strips_next_space = tokenizer.strips_first_space
+
+    def push(self, token_id: int) -> str:
+        """Take one id; return the characters that it completes, often none or several."""
+        if not 0 <= token_id < self._vocab_size:
+            self.num_unknown += 1
+            return ""
+        data = self._tokenizer.token_bytes(token_id)
+        if self._strips_next_space and data:
+            self._strips_next_space = False
+            data = data.removeprefix(b" ")
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """End the text: return U+FFFD for bytes that never became a character. Starts anew."""
+        text = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        self._strips_next_space = self._tokenizer.strips_first_space
+        return text
