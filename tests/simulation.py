@@ -41,6 +41,7 @@ class Simulation:
         is_logged: bool = True,
         max_waiting: int = 1024,
         max_wait_s: float = 600.0,
+        growth_tokens: int = 256,
         runner: SimulatedRunner | None = None,
         **config: object,
     ) -> None:
@@ -59,6 +60,7 @@ class Simulation:
             clock=self.clock,
             max_waiting=max_waiting,
             max_wait_s=max_wait_s,
+            growth_tokens=growth_tokens,
             block_bytes=1000,
         )
         self.meter = PhaseMeter()

@@ -1,11 +1,13 @@
 """From sampling parameters to one row's sampler settings, and the reference sampler.
 
-The order, the same in every backend: logit_bias; repetition penalty over prompt and output; frequency and presence
-penalties over the output; then greedy takes the highest logit (ties: the lowest id). Otherwise temperature, top_k, top_p
-over what top_k kept, min_p relative to the best probability, and the inverse of the cumulative distribution over the
-kept ids in ascending order. Penalties mean what they mean in vLLM. Log-probabilities are of the raw logits.
+The order, the same in every backend: logit_bias; repetition penalty over prompt and output;
+frequency and presence penalties over the output; then greedy takes the highest logit (ties: the
+lowest id). Otherwise temperature, top_k, top_p over what top_k kept, min_p relative to the best
+probability, and the inverse of the cumulative distribution over the kept ids in ascending order.
+Penalties mean what they mean in vLLM. Log-probabilities are of the raw logits.
 
-The uniform number is counter-based: with mix(z) = splitmix64 of Steele, Lea and Flood 2014 (doi:10.1145/2660193.2660195),
+The uniform number is counter-based: with mix(z) = splitmix64 of Steele, Lea and Flood 2014
+(doi:10.1145/2660193.2660195),
     u = (mix(mix(mix(seed) ^ choice) ^ position) >> 11) * 2**-53
 so a seed means the same text whatever shares the batch. It is computed here; backends receive it.
 """
@@ -34,7 +36,7 @@ def mix(z: int) -> int:
 
 
 def uniform(seed: int, choice: int, position: int) -> float:
-    """Return the number in [0, 1) for one token: 53 random bits keyed by seed, choice and position."""
+    """Return the number in [0, 1) for one token: 53 bits keyed by seed, choice and position."""
     return (mix(mix(mix(seed & _MASK) ^ choice) ^ position) >> 11) * 2.0**-53
 
 
@@ -43,7 +45,7 @@ class RowSampling:
     """Everything a backend needs to choose one token from one row of logits.
 
     seen_ids: ids of prompt and output, ascending, for the repetition penalty; empty when it is 1.
-    output_ids, output_counts: ids generated so far and how often, ascending; empty when their penalties are 0.
+    output_ids, output_counts: ids generated and how often, ascending; empty when not penalised.
     """
 
     is_greedy: bool

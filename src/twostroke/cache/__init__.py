@@ -1,1 +1,1 @@
-"""KV blocks by id: the pool, the prefix tree, the manager that is their only door, and why a prompt missed."""
+"""KV blocks by id: the pool, the prefix tree, the manager, and why a prompt missed."""

@@ -1,10 +1,10 @@
-"""Block ids: which are free, which are in use, which only the prefix tree remembers. Knows no bytes and no tokens."""
+"""Which block ids are free, in use, or only remembered. Knows no bytes and no tokens."""
 
 from __future__ import annotations
 
 
 class BlockPool:
-    """Ids 0 .. num_blocks - 1, each free, used, idle (cached by the tree, nobody using it) or used and cached.
+    """Ids below num_blocks, each free, used, idle (cached, nobody using it) or used and cached.
 
     Sole writer: the cache manager, and the radix tree for the cached mark.
     """

@@ -1,7 +1,8 @@
-"""Why a prompt was not reused further: one reason, the first differing token, and what the miss threw away.
+"""Why a prompt was not reused further: one reason, the first differing token, and what the miss
+threw away.
 
-Compares the prompt with recent token sequences of the same caller. Knows ids and message spans, never text, and never
-looks outside the caller's own salts.
+Compares the prompt with recent token sequences of the same caller. Knows ids and message spans,
+never text, and never looks outside the caller's own salts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OWNER_SEPARATOR = "\x00"
 
 
 def join_salt(owner: str, caller_salt: str) -> str:
-    """Return the salt of a caller's own cache key under an owner (an API key), so that both can be told apart."""
+    """Return one salt from an owner's (an API key's) and the caller's own."""
     return f"{owner.replace(OWNER_SEPARATOR, '')}{OWNER_SEPARATOR}{caller_salt}"
 
 
@@ -32,7 +33,7 @@ def join_salt(owner: str, caller_salt: str) -> str:
 class Explanation:
     """Reason (DESIGN section 5), None when nothing was missed; positions are prompt tokens.
 
-    num_lost_tokens: tokens that were computed before and had to be computed again; None when unknown.
+    num_lost_tokens: tokens computed before that had to be computed again; None when unknown.
     """
 
     reason: str | None
@@ -51,7 +52,7 @@ class _Remembered:
 
 
 class CacheExplainer:
-    """Recent sequences by salt, bounded in number and bytes. Sole writer: the scheduler that owns it."""
+    """Recent sequences by salt, bounded in number and bytes. Sole writer: the scheduler."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[str, deque[_Remembered]] = OrderedDict()
@@ -172,7 +173,7 @@ def _span_at(spans: tuple[MessageSpan, ...], token: int) -> MessageSpan | None:
 
 
 def find_again(new: bytes, old: bytes, at: int) -> tuple[int, int] | None:
-    """Return the first (new token, old token) from which both agree again for a window after they differed at `at`.
+    """Return the first (new token, old token) from which both agree again for a whole window.
 
     Cost: at most MAX_GAP_TOKENS searches through MAX_OLD_GAP_TOKENS tokens.
     """

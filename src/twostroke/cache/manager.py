@@ -1,7 +1,7 @@
 """The only door to KV blocks: match, allocate, extend, commit, free.
 
-Memory is promised before it is used: `num_available` is what is neither used nor promised. Knows ids and tokens; the
-bytes are the backend's.
+Memory is promised before it is used: `num_available` is what is neither used nor promised. Knows
+ids and tokens; the bytes are the backend's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def blocks_for(num_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What of a prompt is in the cache: whole blocks, then the first tokens of one more to be copied.
+    """What of a prompt is cached: whole blocks, then the first tokens of one more, to be copied.
 
     Valid until the next call that changes the manager.
     """
@@ -88,14 +88,14 @@ class KVCacheManager:
         return self.num_blocks - self._pool.num_free
 
     def match(self, salt: str, key: bytes) -> Match:
-        """Return what of a prompt (as `token_key`) is cached; its last token is always left to compute."""
+        """Return what of a prompt (a `token_key`) is cached; its last token is left to compute."""
         if not self.is_enabled:
             return Match(salt)
         path, partial, num_partial = self._tree.match(salt, key[:-TOKEN_BYTES])
         return Match(salt, tuple(path), partial, num_partial)
 
     def allocate(self, request_id: str, match: Match, num_tokens: int) -> Allocation | None:
-        """Hold what matched and promise room for num_tokens tokens in all; None: not now, nothing changed."""
+        """Hold what matched, promise room for num_tokens in all; None: not now, nothing changed."""
         assert request_id not in self._leases
         wanted = blocks_for(num_tokens)
         lease = self._hold(match, wanted)
@@ -137,7 +137,7 @@ class KVCacheManager:
         return block
 
     def reserve(self, request_id: str, num_tokens: int) -> bool:
-        """Promise a running request room for num_tokens tokens in all; False: not now, nothing changed."""
+        """Promise room for num_tokens in all; False: not now, nothing changed."""
         lease = self._leases[request_id]
         more = blocks_for(num_tokens) - lease.num_reserved
         if more <= 0:
@@ -160,10 +160,10 @@ class KVCacheManager:
         return tuple(self._take(lease) for _ in range(wanted - len(lease.blocks)))
 
     def commit(self, request: Request, *, with_tail: bool = False) -> tuple[tuple[int, int], ...]:
-        """Let others reuse the computed blocks of a running request, with_tail the unfinished last one too.
+        """Let others reuse a request's computed blocks, with_tail the unfinished last one too.
 
         Returns:
-            (index, block id) where another request had cached equal tokens first: the request's own copy is gone.
+            (index, block id) where equal tokens were cached first and the own copy is now free.
         """
         if not self.is_enabled:
             return ()
@@ -219,7 +219,7 @@ class KVCacheManager:
         self._copy_sources.clear()
 
     def check_integrity(self) -> None:
-        """Assert conservation: every block free, cached or leased, every user known, every promise covered."""
+        """Assert that every block is accounted for, every user known, every promise covered."""
         self._pool.check_integrity()
         self._tree.check_integrity()
         users = [0] * self.num_blocks

@@ -1,8 +1,9 @@
 """Prefix tree over token ids, one root per salt, one node per block.
 
-A node is keyed by the bytes of its 16 tokens, so a lookup compares 64 bytes at a time. A leaf may hold fewer tokens: the
-unfinished last block of a request. Children of one node are prefix-free, so the nearest child of any key is a neighbour
-in sorted order. Knows no text, no request and no bytes of the cache itself.
+A node is keyed by the bytes of its 16 tokens, so a lookup compares 64 bytes at a time. A leaf may
+hold fewer tokens: the unfinished last block of a request. Children of one node are prefix-free,
+so the nearest child of any key is a neighbour in sorted order. Knows no text, no request and no
+bytes of the cache itself.
 Source: the idea of a radix tree over prompts is Zheng et al. 2023, arXiv:2312.07104, section 3.
 """
 
@@ -77,7 +78,7 @@ class RadixTree:
         return self._clock
 
     def match(self, salt: str, key: bytes) -> tuple[list[Node], Node | None, int]:
-        """Return the whole blocks that the key starts with, and the next block to share in part with its tokens."""
+        """Return the whole blocks the key starts with, and the block and count to share in part."""
         node = self._roots.get(salt)
         path: list[Node] = []
         if node is None:
@@ -96,7 +97,7 @@ class RadixTree:
         """Remember a used block under its parent (None: the root of the salt).
 
         Returns:
-            The node that now stands for the key: a new one with this block, an older one with another block, or
+            The node that now stands for the key: new with this block, or older with another;
             None when the key is unfinished and a longer sibling already covers it.
         """
         if parent is None:
@@ -180,7 +181,7 @@ class RadixTree:
                 yield node
 
     def check_integrity(self) -> None:
-        """Assert order, prefix-freedom, that users of a node use its parent, and that idle leaves can be evicted."""
+        """Assert order, prefix-freedom, users on whole paths, and that idle leaves can go."""
         current = {id(e[2]) for e in self._leaves if self._is_current(e)}
         seen: set[int] = set()
         for node in self.nodes():

@@ -1,7 +1,7 @@
 """One turn after another: plan, run, update, emit. Text never enters here.
 
-Driven directly by an offline caller, or by the thread of `async_engine`. A request whose runner step fails ends with an
-error; the others of that step are run again without it.
+Driven directly by an offline caller, or by the thread of `async_engine`. A request whose runner
+step fails ends with an error; the others of that step are run again without it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ WARM_UP_ID = "warm-up"
 class Engine:
     """Sole caller of its scheduler and runner. Not thread-safe.
 
-    take_record gives the record of a request that has ended (the meter's `take`); it is asked after the observers
-    have seen the Finished event.
+    take_record gives the record of a request that has ended (the meter's `take`); it is asked after
+    the observers have seen the Finished event.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Engine:
         return StepPlan(tuple(prefill), tuple(decode), plan.new_blocks, plan.copies), result
 
     def warm_up(self) -> None:
-        """Run both phases once, unseen by the observers, so that no request meets cold code or cold pages."""
+        """Run both phases once, unseen by the observers, so that no request meets them cold."""
         observers, self._observers = self._observers, ()
         take_record, self._take_record = self._take_record, None
         try:

@@ -107,7 +107,7 @@ class _Account:
 
 
 class PhaseMeter:
-    """An events.Observer; sole writer of its accounts. `take` hands out an ended request's record."""
+    """An events.Observer, sole writer of its accounts; `take` hands out records."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """A runner without a model: predicted step times on a fake clock and deterministic tokens.
 
-The real scheduler and engine run on it, in tests and in the capacity planner. With `is_stateful` every slot of a paged
-store holds a digest of its token and of earlier slots, read through the block table as attention would read it: a wrong
-block, a missed copy or a stale slot changes the tokens that come out.
+The real scheduler and engine run on it, in tests and in the capacity planner. With `is_stateful`
+every slot of a paged store holds a digest of its token and of earlier slots, read through the
+block table as attention would read it: a wrong block, a missed copy or a stale slot changes the
+tokens that come out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FakeClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearCost:
-    """Step time: constant + per prefill token + per attention pair + per decoding request + per context token.
+    """Step time as a sum: constant, prefill tokens, attention pairs, streams, their context.
 
     Units: seconds.
     """
@@ -96,7 +97,7 @@ class SimulatedRunner:
 
     @staticmethod
     def _write(slots: list[int], s: Slice) -> int:
-        """Store a digest per token that depends on the token before and on one earlier slot; return the last."""
+        """Store a digest per token of the token before and of one earlier slot; return the last."""
         table = s.block_table
 
         def place(position: int) -> int:

@@ -1,1 +1,1 @@
-"""Who computes what in the next step: policy as pure functions, the scheduler as the sole writer of requests."""
+"""Who computes what in the next step: policy, predictor, and the scheduler itself."""

@@ -1,4 +1,4 @@
-"""What the scheduler keeps about a request beside the request itself, and the rates from which it predicts waits."""
+"""What the scheduler keeps about a request beside the request itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from twostroke.cache.radix import token_key
 from twostroke.request import Request
 from twostroke.sampling import needs_history
 from twostroke.scheduler.policy import GROWTH_TOKENS, order_key
-from twostroke.step import SampleSpec, StepPlan
-
-RATE_MEMORY = 0.9
+from twostroke.step import SampleSpec
 
 
 class Entry:
@@ -63,29 +61,7 @@ class Entry:
         left = self.limit - self.request.num_tokens
         return left if self.is_declared else min(left, GROWTH_TOKENS)
 
-
-class Rates:
-    """Recent speed of this engine, for predicting how long the queue takes."""
-
-    def __init__(self) -> None:
-        self._prefill_token_s: float | None = None
-        self._decode_step_s: float | None = None
-
-    def observe(self, plan: StepPlan, seconds: float) -> None:
-        """Take note of a step."""
-        if plan.prefill:
-            per_token = seconds / sum(len(s.token_ids) for s in plan.prefill)
-            self._prefill_token_s = _blend(self._prefill_token_s, per_token)
-        else:
-            self._decode_step_s = _blend(self._decode_step_s, seconds)
-
-    def wait_s(self, num_prefill: int, num_output: int, concurrency: int) -> float | None:
-        """Return how long prefill tokens and output tokens at this concurrency take; None while unknown."""
-        if self._prefill_token_s is None or (num_output and self._decode_step_s is None):
-            return None
-        decode_s = (self._decode_step_s or 0.0) * num_output / max(concurrency, 1)
-        return num_prefill * self._prefill_token_s + decode_s
-
-
-def _blend(old: float | None, new: float) -> float:
-    return new if old is None else RATE_MEMORY * old + (1 - RATE_MEMORY) * new
+    @property
+    def num_prefill_left(self) -> int:
+        """Tokens that are known and not computed."""
+        return self.request.num_tokens - self.request.num_computed_tokens

@@ -1,4 +1,4 @@
-"""The scheduler's decisions as pure functions: order, limits, promises, chunk size, victim. Knows no state."""
+"""The scheduler's decisions as pure functions: order, limits, promises, chunk size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DECODE_SLACK = (
 
 
 def order_key(priority: int, arrival_s: float) -> float:
-    """Return the place in line: lower goes first. Lower priority numbers are more urgent, as in vLLM."""
+    """Return the place in line, lowest first. Lower priorities are more urgent, as in vLLM."""
     return arrival_s + priority * PRIORITY_STEP_S
 
 
@@ -36,33 +36,36 @@ def total_limit(
     if total > max_model_len:
         output = "at least 1" if wanted is None else str(wanted)
         raise ContextTooLong(
-            f"{num_prompt} prompt tokens and {output} output tokens exceed the context by {total - max_model_len}",
+            f"{num_prompt} prompt tokens and {output} output tokens exceed the context by "
+            f"{total - max_model_len}",
             value=total,
             limit=f"{max_model_len} tokens",
-            remedy="Shorten the prompt, lower max_tokens, or raise --max-model-len if the model allows it.",
+            remedy="Shorten the prompt, lower max_tokens, or raise --max-model-len.",
             param="max_tokens" if num_prompt < max_model_len else "prompt",
         )
     pool = num_blocks * BLOCK_SIZE
     cached = max(num_prompt, total - 1)  # the last token is never read back
     if cached > pool:
         raise OutOfBlocks(
-            f"the request needs {-(-cached // BLOCK_SIZE)} KV blocks and the whole pool has {num_blocks}",
+            f"the request needs {-(-cached // BLOCK_SIZE)} KV blocks, the pool has {num_blocks}",
             value=f"{cached} tokens",
             limit=f"{pool} tokens",
-            remedy="Raise --kv-memory, take a smaller --kv-type, or shorten the prompt or max_tokens.",
+            remedy="Raise --kv-memory, take a smaller --kv-type, or ask for fewer tokens.",
         )
     return total if wanted is not None else min(max_model_len, pool)
 
 
-def promised_tokens(*, num_tokens: int, limit: int, is_declared: bool, num_preemptions: int) -> int:
+def promised_tokens(
+    *, num_tokens: int, limit: int, is_declared: bool, num_preemptions: int, growth: int
+) -> int:
     """Return for how many tokens memory is promised at admission.
 
-    After each preemption the headroom doubles, so that resuming and losing again cannot go on for ever.
+    After each preemption the headroom doubles: resuming and losing again comes to an end.
     """
     most = max(num_tokens, limit - 1)
     if is_declared:
         return most
-    return min(num_tokens + (GROWTH_TOKENS << min(num_preemptions, 20)), most)
+    return min(num_tokens + (growth << min(num_preemptions, 20)), most)
 
 
 def step_budget_s(target_s: float, decode_s: float) -> float:
@@ -85,8 +88,3 @@ def largest_chunk(cost_s: Callable[[int], float], *, low: int, high: int, budget
         else:
             bad = middle
     return max(good * MIN_CHUNK, low)
-
-
-def is_decode(*, num_output: int, num_tokens: int, num_computed: int) -> bool:
-    """Whether the next slice is a decode slice: there is output, and exactly its last token is not computed."""
-    return num_output > 0 and num_computed == num_tokens - 1

@@ -1,8 +1,10 @@
-"""What a step will cost, fitted to the steps seen so far; used until the full performance model knows the machine.
+"""What a step will cost, fitted to the steps seen so far; used until the full performance model
+knows the machine.
 
     t = c + a * P + b * Q + d * S + e * K
-with P prefill tokens, Q (query, key) pairs of prefill attention, S decoding requests, K their context tokens. So one
-prompt alone is c + a*n + b*n^2/2. Coefficients are never negative; recent steps count more.
+with P prefill tokens, Q (query, key) pairs of prefill attention, S decoding requests, K their
+context tokens. So one prompt alone is c + a*n + b*n^2/2. Coefficients are never negative; recent
+steps count more.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ DECODE_MEMORY = 0.995
 OUTLIER = 3.0  # a step this many times slower than predicted counts as this many times
 MIN_STEPS_FOR_OUTLIERS = 8
 SMALLEST_S = 1e-7
-# Ridge on scaled features: the constant is trusted least, so that one seen size extrapolates in proportion.
+# Ridge on scaled features: the constant is trusted least, so one size scales in proportion.
 RIDGE = np.array([1e-3, 1e-5, 1e-4, 1e-4, 1e-4])
 
 Features = tuple[float, float, float, float, float]
@@ -37,7 +39,7 @@ def features(plan: StepPlan) -> Features:
 
 
 class FittedPredictor:
-    """Weighted least squares on relative errors, one sum for steps with prefill and one for pure decode."""
+    """Weighted least squares on relative errors; steps with prefill and without age apart."""
 
     def __init__(self) -> None:
         self._sums = [[0.0] * 20, [0.0] * 20]  # upper triangle of x x^T (15), then x * y (5)

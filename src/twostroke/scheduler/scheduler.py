@@ -1,9 +1,10 @@
 """Decides what the next step computes, under a budget of predicted time. Sole writer of Request.
 
-Every running stream is in every step. Beside them one prompt is prefilled at a time, in chunks that keep the streams'
-time per token; a second one joins only in what the first leaves of the step. Memory is promised at admission (DESIGN
-law 3). Knows no text, no model and no bytes.
-Source: iteration-level batching, Yu et al. 2022 (Orca, OSDI); chunked prefill, Agrawal et al. 2023, arXiv:2308.16369.
+Every running stream is in every step. Beside them one prompt is prefilled at a time, in chunks
+that keep the streams' time per token; a second one joins only in what the first leaves of the
+step. Memory is promised at admission (DESIGN law 3). Knows no text, no model and no bytes.
+Source: iteration-level batching, Yu et al. 2022 (Orca, OSDI); chunked prefill, Agrawal et al.
+  2023, arXiv:2308.16369.
 """
 
 from __future__ import annotations
@@ -15,22 +16,15 @@ from typing import NamedTuple
 
 from twostroke.cache.explain import CacheExplainer, Explanation
 from twostroke.cache.manager import Allocation, KVCacheManager
-from twostroke.cache.radix import common_tokens, token_key
+from twostroke.cache.radix import TOKEN_BYTES, common_tokens, token_key
 from twostroke.config import EngineConfig
-from twostroke.errors import QueueFull, RequestError
+from twostroke.errors import RequestError
 from twostroke.events import Admitted, Event, Finished, Preempted
 from twostroke.request import FinishReason, Request, RequestState, SamplingParams
-from twostroke.scheduler.entry import Entry, Rates
-from twostroke.scheduler.policy import (
-    GROWTH_TOKENS,
-    MIN_CHUNK,
-    UNKNOWN_CHUNK,
-    is_decode,
-    largest_chunk,
-    promised_tokens,
-    step_budget_s,
-    total_limit,
-)
+from twostroke.scheduler.budget import StepBudget, prefill_price_s
+from twostroke.scheduler.entry import Entry
+from twostroke.scheduler.policy import GROWTH_TOKENS, promised_tokens, total_limit
+from twostroke.scheduler.wait import WaitLimit
 from twostroke.step import (
     BLOCK_SIZE,
     BlockCopy,
@@ -68,6 +62,7 @@ class Scheduler:
         clock: Callable[[], float],
         max_waiting: int = MAX_WAITING,
         max_wait_s: float = MAX_WAIT_S,
+        growth_tokens: int = GROWTH_TOKENS,
         block_bytes: int | None = None,
     ) -> None:
         assert config.max_model_len is not None, "the config must be resolved"
@@ -76,11 +71,12 @@ class Scheduler:
         self._cache = cache
         self._predictor = predictor
         self._clock = clock
-        self._max_waiting = max_waiting
-        self._max_wait_s = max_wait_s
+        self._wait = WaitLimit(
+            max_waiting=max_waiting, max_wait_s=max_wait_s, max_num_seqs=config.max_num_seqs
+        )
+        self._growth_tokens = growth_tokens
         self._block_bytes = block_bytes
         self._explainer = CacheExplainer()
-        self._rates = Rates()
         self._entries: dict[str, Entry] = {}
         self._waiting: list[Entry] = []  # in order
         self._running: list[Entry] = []  # in order
@@ -127,7 +123,7 @@ class Scheduler:
             RequestError: no prompt tokens, an id that is no 32-bit number, or a request id in use.
             ContextTooLong: prompt and output do not fit the context.
             OutOfBlocks: they can never fit the KV pool.
-            QueueFull: too many wait, or the predicted wait is too long; retry_after_s says when to return.
+            QueueFull: too many wait, or for too long; retry_after_s says when to return.
         """
         if request.id in self._entries:
             raise RequestError("a request of this id is running", value=request.id, param="id")
@@ -143,43 +139,20 @@ class Scheduler:
             key = token_key(request.prompt_token_ids)
         except struct.error as error:
             raise RequestError("a prompt token id is out of range", param="prompt") from error
-        self._check_queue()
+        self._wait.check(self._waiting, self._running)
         self._serial += 1
         entry = Entry(request, key, limit, self._serial)
         self._entries[request.id] = entry
         insort(self._waiting, entry, key=_order)
 
-    def _check_queue(self) -> None:
-        wait_s = self.predicted_wait_s() if self._waiting else None
-        is_full = len(self._waiting) >= self._max_waiting
-        if not is_full and (wait_s is None or wait_s <= self._max_wait_s):
-            return
-        # A place is free when one request has left; the whole wait is needed where time is the limit.
-        share = len(self._waiting) if is_full else 2
-        raise QueueFull(
-            "too many requests wait" if is_full else "the predicted wait is too long",
-            value=len(self._waiting) if is_full else f"{wait_s:.0f} s",
-            limit=self._max_waiting if is_full else f"{self._max_wait_s:.0f} s",
-            remedy="Come back later.",
-            retry_after_s=min(max((wait_s or 0.0) / share, 1.0), self._max_wait_s),
-        )
-
     def predicted_wait_s(self) -> float | None:
-        """Return how long a request added now would wait for admission, None while no speed is known."""
-        everyone = self._waiting + self._running
-        num_prefill = sum(
-            max(e.request.num_tokens - e.request.num_computed_tokens, 0) for e in everyone
-        )
-        is_crowded = len(everyone) >= self._config.max_num_seqs or any(
-            e.failed_at is not None for e in self._waiting[:1]
-        )
-        num_output = sum(e.num_output_left for e in everyone) if is_crowded else 0
-        return self._rates.wait_s(num_prefill, num_output, len(self._running))
+        """Return how long a request added now would wait for admission, None while unknown."""
+        return self._wait.predicted_s(self._waiting, self._running)
 
     def finish(
         self, request_id: str, reason: FinishReason, *, num_tokens_kept: int | None = None
     ) -> Request | None:
-        """End a request from outside, keeping the first num_tokens_kept output tokens; None if it has ended."""
+        """End a request from outside, keeping its first output tokens; None if it has ended."""
         entry = self._entries.get(request_id)
         if entry is None:
             return None
@@ -200,7 +173,7 @@ class Scheduler:
         decode = self._plan_decode()
         prefill: list[Slice] = []
         if self._waiting or len(decode) < len(self._running):
-            self._plan_prefill(prefill, decode)
+            prefill = self._plan_prefill(decode)
         return StepPlan(tuple(prefill), tuple(decode), tuple(self._new_blocks), tuple(self._copies))
 
     def _plan_decode(self) -> list[Slice]:
@@ -231,10 +204,10 @@ class Scheduler:
         )
 
     def _grow(self, entry: Entry, num_tokens: int) -> bool:
-        """Get a running request its next block, preempting younger ones if need be; False: it was preempted itself."""
+        """Get a stream its next block, preempting younger ones; False: it was preempted itself."""
         request_id = entry.request.id
         if num_tokens > self._cache.num_reserved_tokens(request_id):
-            generous = min(num_tokens + GROWTH_TOKENS, max(num_tokens, entry.limit - 1))
+            generous = min(num_tokens + self._growth_tokens, max(num_tokens, entry.limit - 1))
             while not (
                 self._cache.reserve(request_id, generous)
                 or self._cache.reserve(request_id, num_tokens)
@@ -247,7 +220,7 @@ class Scheduler:
         return True
 
     def _victim(self, entry: Entry) -> Entry:
-        """Return the youngest running request without a declared length, else the youngest; never one older."""
+        """Return the youngest without a declared length, else the youngest; never an older one."""
         younger = [e for e in self._running if e.order > entry.order]
         growing = [e for e in younger if not e.is_declared]
         return (growing or younger or [entry])[-1]
@@ -273,71 +246,41 @@ class Scheduler:
         request.num_preemptions += 1
         insort(self._waiting, entry, key=_order)
 
-    def _plan_prefill(self, prefill: list[Slice], decode: list[Slice]) -> None:
-        """Add prefill slices in order until the step is full; the first one that is cut is the last."""
-        streams = tuple(decode)
-        budget_s = self._budget_s(streams)
+    def _plan_prefill(self, decode: list[Slice]) -> list[Slice]:
+        """Choose prefill slices in order until the step is full; one that is cut is the last."""
+        budget = StepBudget(
+            self._predictor,
+            tuple(decode),
+            target_s=self._config.target_tpot_s,
+            prefill_chunk=self._config.prefill_chunk,
+        )
         for entry in tuple(self._running):
             request = entry.request
-            if request.num_computed_tokens >= request.num_tokens - bool(request.output_token_ids):
+            if entry.num_prefill_left <= bool(request.output_token_ids):
                 continue  # a stream
-            if not self._add_prefill(entry, prefill, streams, budget_s):
-                return
+            if not self._add_prefill(entry, budget):
+                return budget.slices
         while self._waiting and len(self._running) < self._config.max_num_seqs:
-            if prefill and not self._has_room(prefill, streams, budget_s):
-                return
-            admitted = self._admit_next()
+            admitted = self._admit_next() if budget.has_room() else None
             if admitted is None:
-                return
-            request = admitted.request
-            if is_decode(
-                num_output=request.num_output_tokens,
-                num_tokens=request.num_tokens,
-                num_computed=request.num_computed_tokens,
-            ):
-                self._extend(admitted, request.num_tokens)
+                break
+            if admitted.request.output_token_ids and admitted.num_prefill_left == 1:
+                self._extend(admitted, admitted.request.num_tokens)
                 decode.append(self._decode_slice(admitted))
-            elif not self._add_prefill(admitted, prefill, streams, budget_s):
-                return
+            elif not self._add_prefill(admitted, budget):
+                break
+        return budget.slices
 
-    def _budget_s(self, streams: tuple[Slice, ...]) -> float | None:
-        if not streams:
-            return None
-        decode_s = self._predictor.step_s(StepPlan(decode=streams))
-        return step_budget_s(self._config.target_tpot_s, decode_s or 0.0)
-
-    def _has_room(
-        self, prefill: list[Slice], streams: tuple[Slice, ...], budget_s: float | None
-    ) -> bool:
-        if _num_tokens(prefill) + MIN_CHUNK > self._config.prefill_chunk:
-            return False
-        return budget_s is None or self._cost_s(prefill, streams, MIN_CHUNK, 0) <= budget_s
-
-    def _add_prefill(
-        self,
-        entry: Entry,
-        prefill: list[Slice],
-        streams: tuple[Slice, ...],
-        budget_s: float | None,
-    ) -> bool:
+    def _add_prefill(self, entry: Entry, budget: StepBudget) -> bool:
         """Plan the next chunk of a prompt; return whether all of it fits and others may follow."""
         request = entry.request
-        start = request.num_computed_tokens
-        left = request.num_tokens - start
-        high = min(left, self._config.prefill_chunk - _num_tokens(prefill))
-        n = high
-        if budget_s is not None and high > 0:
-            n = largest_chunk(
-                lambda n: self._cost_s(prefill, streams, n, start),
-                low=0 if prefill else min(high, MIN_CHUNK),
-                high=high,
-                budget_s=budget_s,
-            )
+        start, left = request.num_computed_tokens, entry.num_prefill_left
+        n = budget.chunk(start, left)
         if n <= 0:
             return False
         self._extend(entry, start + n)
         is_last = n == left and entry.limit > request.num_tokens
-        prefill.append(
+        budget.add(
             Slice(
                 request.id,
                 Phase.PREFILL,
@@ -349,20 +292,10 @@ class Scheduler:
         )
         return n == left
 
-    def _cost_s(
-        self, prefill: list[Slice], streams: tuple[Slice, ...], n: int, start: int
-    ) -> float:
-        """Return the predicted time of the step with n more prefill tokens; beyond UNKNOWN_CHUNK unknown is infinite."""
-        trial = Slice("", Phase.PREFILL, (0,) * n, start, ())
-        seconds = self._predictor.step_s(StepPlan(prefill=(*prefill, trial), decode=streams))
-        if seconds is not None:
-            return seconds
-        return 0.0 if _num_tokens(prefill) + n <= UNKNOWN_CHUNK else float("inf")
-
     # Admission
 
     def _admit_next(self) -> Entry | None:
-        """Admit the first waiting request whose head is not being computed by another; None: not now."""
+        """Admit the first waiting request whose head nobody is computing; None: not now."""
         for entry in self._waiting[: MAX_HELD + 1]:
             if not self._waits_for_head(entry):
                 return entry if self._admit(entry) else None
@@ -374,7 +307,10 @@ class Scheduler:
             return False
         for other in self._running:
             computing = other.request
-            if computing.num_computed_tokens >= len(other.key) // 4 or other.order > entry.order:
+            if (
+                computing.num_computed_tokens >= len(other.key) // TOKEN_BYTES
+                or other.order > entry.order
+            ):
                 continue
             if computing.salt != entry.request.salt:
                 continue
@@ -398,6 +334,7 @@ class Scheduler:
             limit=entry.limit,
             is_declared=entry.is_declared,
             num_preemptions=request.num_preemptions,
+            growth=self._growth_tokens,
         )
         allocation = self._cache.allocate(request.id, match, promised)
         if allocation is None:
@@ -424,6 +361,14 @@ class Scheduler:
         if is_first:
             request.num_cached_tokens = allocation.num_cached_tokens
             why = self._explain(entry)
+        price_s = None
+        if why.num_lost_tokens:
+            price_s = prefill_price_s(
+                self._predictor,
+                request.num_cached_tokens,
+                why.num_lost_tokens,
+                self._config.prefill_chunk,
+            )
         self._events.append(
             Admitted(
                 request.id,
@@ -435,7 +380,7 @@ class Scheduler:
                 why.diverged_message,
                 why.diverged_char,
                 why.matches_again_at_token,
-                self._price_s(why.num_lost_tokens, allocation.num_cached_tokens),
+                price_s,
             )
         )
 
@@ -443,20 +388,6 @@ class Scheduler:
         if not self._cache.is_enabled:
             return Explanation("disabled")
         return self._explainer.explain(entry.request, entry.key, entry.request.num_cached_tokens)
-
-    def _price_s(self, num_tokens: int | None, start: int) -> float | None:
-        """Return the predicted time of recomputing tokens that were once computed, in chunks as they would run."""
-        if not num_tokens:
-            return None
-        total = 0.0
-        for at in range(start, start + num_tokens, self._config.prefill_chunk):
-            n = min(self._config.prefill_chunk, start + num_tokens - at)
-            chunk = Slice("", Phase.PREFILL, (0,) * n, at, ())
-            seconds = self._predictor.step_s(StepPlan(prefill=(chunk,)))
-            if seconds is None:
-                return None
-            total += seconds
-        return total
 
     # After the step
 
@@ -468,7 +399,7 @@ class Scheduler:
         if not is_cold and plan.slices:
             seconds = result.end_s - result.start_s
             self._predictor.observe(plan, seconds)
-            self._rates.observe(plan, seconds)
+            self._wait.observe(plan, seconds)
         progress: list[Progress] = []
         for s in plan.prefill:
             entry = self._entries[s.request_id]
@@ -541,7 +472,3 @@ class Scheduler:
 
 def _order(entry: Entry) -> tuple[float, int]:
     return entry.order
-
-
-def _num_tokens(slices: list[Slice]) -> int:
-    return sum(len(s.token_ids) for s in slices)
