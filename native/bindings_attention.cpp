@@ -194,8 +194,8 @@ AttentionSeq make_seq(const KvCache& cache, int64_t num_heads, const nb::tuple& 
   const auto table = nb::cast<Ids>(given[1]);
   const auto len = nb::cast<int64_t>(given[2]);
   const int64_t dim = cache.layer().head_dim, nq = static_cast<int64_t>(q.shape(0));
-  require(static_cast<int64_t>(q.shape(1)) == num_heads && static_cast<int64_t>(q.shape(2)) == dim &&
-              q.stride(2) == 1 && q.stride(1) == dim,
+  require(static_cast<int64_t>(q.shape(1)) == num_heads &&
+              static_cast<int64_t>(q.shape(2)) == dim && q.stride(2) == 1 && q.stride(1) == dim,
           "q is [nq, heads, head_dim] with the heads of a row side by side");
   require(nq >= 1 && nq <= len, "1 <= nq <= length");
   require((len + kBlockTokens - 1) / kBlockTokens <= static_cast<int64_t>(table.shape(0)),
@@ -225,8 +225,14 @@ void prepare(Prepared& p, const KvCache& cache, const nb::list& seqs, double sca
     p.seqs.push_back(make_seq(cache, heads, nb::cast<nb::tuple>(seq), out));
     p.outs.push_back(out);
   }
-  p.call = {cache.layer(), heads,         static_cast<float>(scale), static_cast<float>(soft_cap),
-            window,        p.seqs.data(), static_cast<int64_t>(p.seqs.size()), threads};
+  p.call = {cache.layer(),
+            heads,
+            static_cast<float>(scale),
+            static_cast<float>(soft_cap),
+            window,
+            p.seqs.data(),
+            static_cast<int64_t>(p.seqs.size()),
+            threads};
 }
 
 std::vector<Array> attention(const std::string& set, const KvCache& cache, const nb::list& seqs,
@@ -293,8 +299,8 @@ Array rope(const std::string& set, const Matrix& x, int64_t position, const Matr
   Array out = make_array({x.shape(0), x.shape(1)});
   std::memcpy(out.data(), x.data(), x.size() * sizeof(float));
   const RopeRows rows = {cos.data(), sin.data(), static_cast<int64_t>(cos.shape(1)), interleaved};
-  find_set(set).rope(out.data(), static_cast<int64_t>(x.shape(0)),
-                     static_cast<int64_t>(x.shape(1)), position, rows);
+  find_set(set).rope(out.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)),
+                     position, rows);
   return out;
 }
 
@@ -388,8 +394,8 @@ void bind_attention(nb::module_& m) {
       .def("read", &KvCache::read, "kernel_set"_a, "slot"_a)
       .def("fill_block", &KvCache::fill_block, "block"_a, "value"_a)
       .def("block", &KvCache::block, "block"_a);
-  m.def("attention", &attention, "kernel_set"_a, "cache"_a, "seqs"_a, "scale"_a,
-        "soft_cap"_a = 0.0, "window"_a = 0, "threads"_a = 1, "seed"_a = 0,
+  m.def("attention", &attention, "kernel_set"_a, "cache"_a, "seqs"_a, "scale"_a, "soft_cap"_a = 0.0,
+        "window"_a = 0, "threads"_a = 1, "seed"_a = 0,
         "Attend each (q [nq, heads, head_dim], block table, length); seed shuffles the items.");
   m.def("attention_seconds", &attention_seconds, "kernel_set"_a, "cache"_a, "seqs"_a, "scale"_a,
         "soft_cap"_a = 0.0, "window"_a = 0, "threads"_a = 1, "repeat"_a = 1,
