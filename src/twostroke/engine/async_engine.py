@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
-from twostroke.engine.engine import Engine
+from twostroke.engine.engine import Engine, PrefillProgress
 from twostroke.errors import EngineStopped
 from twostroke.request import Request, RequestOutput, TokenLogprob
 
@@ -108,6 +108,10 @@ class AsyncEngine:
         Units: seconds.
         """
         return time.monotonic() - self._progress_s if self.num_requests else 0.0
+
+    def progress(self, request_id: str) -> PrefillProgress | None:
+        """Return how far the prompt of a request is, as of about now; None if it has ended."""
+        return self._engine.progress(request_id)
 
     async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """Yield outputs until one has a finish_reason. Closing the generator cancels the request.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from twostroke.events import Arrived, Event, Observer, StepDone
 from twostroke.record import RequestRecord
@@ -17,7 +18,17 @@ from twostroke.step import Phase, Predictor, Runner, Slice, StepPlan, StepResult
 
 WARM_UP_PROMPT = 64
 WARM_UP_OUTPUT = 4
-WARM_UP_ID = "warm-up"
+WARM_UP_IDS = ("warm-up-cold", "warm-up-measured")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """How far a prompt is, cached tokens counted as done; eta_s without waiting or others' steps."""
+
+    num_done: int
+    num_cached: int
+    num_total: int
+    eta_s: float | None
 
 
 class Engine:
@@ -71,6 +82,16 @@ class Engine:
                 request.init_s,
             )
         )
+
+    def progress(self, request_id: str) -> PrefillProgress | None:
+        """Return how far the prompt of a request is; None if it has ended."""
+        request = self._scheduler.get(request_id)
+        if request is None:
+            return None
+        total = request.num_prompt_tokens
+        done = min(request.num_computed_tokens, total)
+        eta_s = self._scheduler.predicted_prefill_s(done, total - done)
+        return PrefillProgress(done, request.num_cached_tokens, total, eta_s)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """Cancel a request wherever it stands; None if it has ended."""
@@ -179,24 +200,26 @@ class Engine:
         return StepPlan(tuple(prefill), tuple(decode), plan.new_blocks, plan.copies), result
 
     def warm_up(self) -> None:
-        """Run both phases once, unseen by the observers, so that no request meets them cold."""
+        """Run both phases twice, unseen by the observers: once cold, once for the predictor."""
         observers, self._observers = self._observers, ()
         take_record, self._take_record = self._take_record, None
+        params = SamplingParams(temperature=0.0, max_tokens=WARM_UP_OUTPUT, ignore_eos=True)
+        num_prompt = min(WARM_UP_PROMPT, self._scheduler.max_prompt_tokens(params))
         try:
-            params = SamplingParams(temperature=0.0, max_tokens=WARM_UP_OUTPUT, ignore_eos=True)
-            request = Request(
-                id=WARM_UP_ID,
-                prompt_token_ids=(0,)
-                * min(WARM_UP_PROMPT, self._scheduler.max_prompt_tokens(params)),
-                params=params,
-                seed=0,
-                end_token_ids=frozenset(),
-                arrival_s=self._clock(),
-                salt=WARM_UP_ID,
-            )
-            self.add(request)
-            while self._scheduler.get(WARM_UP_ID) is not None:
-                self.step()
+            for request_id in WARM_UP_IDS[: 2 * bool(num_prompt)]:
+                self.add(
+                    Request(
+                        id=request_id,
+                        prompt_token_ids=(0,) * num_prompt,
+                        params=params,
+                        seed=0,
+                        end_token_ids=frozenset(),
+                        arrival_s=self._clock(),
+                        salt=request_id,  # so that the second is not a cache hit
+                    )
+                )
+                while self._scheduler.get(request_id) is not None:
+                    self.step()
         finally:
             self._observers = observers
             self._take_record = take_record

@@ -149,6 +149,11 @@ class Scheduler:
         """Return how long a request added now would wait for admission, None while unknown."""
         return self._wait.predicted_s(self._waiting, self._running)
 
+    def predicted_prefill_s(self, start: int, num_tokens: int) -> float | None:
+        """Return the predicted time of prefilling [start, start + num_tokens) alone."""
+        chunk = self._config.prefill_chunk
+        return prefill_price_s(self._predictor, start, num_tokens, chunk)
+
     def finish(
         self, request_id: str, reason: FinishReason, *, num_tokens_kept: int | None = None
     ) -> Request | None:
@@ -363,12 +368,7 @@ class Scheduler:
             why = self._explain(entry)
         price_s = None
         if why.num_lost_tokens:
-            price_s = prefill_price_s(
-                self._predictor,
-                request.num_cached_tokens,
-                why.num_lost_tokens,
-                self._config.prefill_chunk,
-            )
+            price_s = self.predicted_prefill_s(request.num_cached_tokens, why.num_lost_tokens)
         self._events.append(
             Admitted(
                 request.id,
