@@ -1,7 +1,7 @@
 """What a log says, in three kinds: requests, server windows, and facts about the set-up.
 
-Knows no engine's words (those are in `parsers`) and draws no conclusion (that is `diagnose`). Everything kept here is
-bounded: what a huge log holds beyond the caps is counted, not stored.
+Knows no engine's words (those are in `parsers`) and draws no conclusion (that is `diagnose`).
+Everything kept here is bounded: what a huge log holds beyond the caps is counted, not stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_RECORDS = (
 MAX_WINDOWS = 50_000
 MAX_FACTS = 5_000
 
-# name -> (meaning, unit). A parser may emit no other name; the label says which device, model or endpoint.
+# name -> (meaning, unit). A parser emits no other name; the label says which device, model or call.
 FACTS = MappingProxyType(
     {
         "model_load_s": ("time to load the model, outside any request", "s"),
@@ -88,7 +88,7 @@ FLAGS = MappingProxyType(
     {
         "meter_inconsistent": "a printed rate is not its count over its time (more than 2 %)",
         "meter_off": "the engine printed zeros: its timing was off",
-        "cached_counted_as_prompt": "the printed prompt rate counts tokens that came from the cache",
+        "cached_counted_as_prompt": "the printed prompt rate counts tokens that the cache gave",
         "cached_may_be_counted": "the engine's prompt count may hold cached tokens",
         "chunk_is_not_token": "the count is of stream chunks, not tokens",
         "requested_count": "the printed rate used the requested count, not the generated one",
@@ -107,7 +107,7 @@ FLAGS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing a log states about the set-up: neither a request nor a window. `name` is a key of FACTS."""
+    """One thing a log states that is neither a request nor a window. `name` is a key of FACTS."""
 
     name: str
     value: float | int | str | bool
@@ -128,9 +128,10 @@ Item = RequestRecord | WindowRecord | Fact
 class Parsed:
     """All that was read from one or more logs, in order of reading.
 
-    records, windows, facts: the first MAX_*; `dropped` counts what came after, by kind. A fact repeated with the
-    same value is kept once and counted in `fact_counts`. unknown: lines that told nothing, by kind: an engine's
-    name for lines in its words that no parser took, `other` for the rest.
+    records, windows, facts: the first MAX_*; `dropped` counts what came after, by kind. A fact
+    repeated with the same value is kept once and counted in `fact_counts`. unknown: lines that told
+    nothing, by kind: an engine's name for lines in its words that no parser took, `other` for the
+    rest.
     """
 
     records: list[RequestRecord] = field(default_factory=list)

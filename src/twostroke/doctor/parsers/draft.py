@@ -1,7 +1,7 @@
 """A record in the making: parsers fill it as lines arrive, `build` turns it into a RequestRecord.
 
-Rates are computed here and nowhere else, from count and time; what an engine printed goes to `reported` and raises
-`meter_inconsistent` where it is not its own count over its own time.
+Rates are computed here and nowhere else, from count and time; what an engine printed goes to
+`reported` and raises `meter_inconsistent` where it is not its own count over its own time.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _old_shape(match: re.Match[str]) -> Draft:
 
 
 def _count_by_ms(seconds: float | None, ms_text: str) -> int | None:
-    """Return time over whole milliseconds a token, where that rounding leaves the count within 5 %."""
+    """Return time over whole milliseconds a token, where the rounding leaves 5 % at most."""
     ms = positive(ms_text)
     if seconds is None or ms is None or ms < 10:
         return None

@@ -1,7 +1,7 @@
 """Lines without their wrappers: docker, journald, routers, stamps, process prefixes and colours.
 
-A `Line` keeps the part an engine printed, who printed it (so that two containers in one file are not mixed) and the
-log's own clock. Knows no engine's words except the prefixes of loggers.
+A `Line` keeps the part an engine printed, who printed it (so that two containers in one file are
+not mixed) and the log's own clock. Knows no engine's words except the prefixes of loggers.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _bounded_int(text: str) -> int | float:
 
 
 def load_json(text: str) -> Any:
-    """Return the JSON value of a text, or None when it is none; hostile input costs bounded time."""
+    """Return the JSON value of a text, or None; hostile input costs bounded time."""
     if len(text) > MAX_JSON:
         return None
     try:

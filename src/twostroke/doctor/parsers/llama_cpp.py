@@ -1,7 +1,8 @@
 """llama.cpp's library: the timing block at the end of a run, and what it says while loading.
 
-Eras: `llama_print_timings` (2023 to mid 2024), `llama_perf_context_print` and `common_perf_print` (since), with a
-decimal comma where the host program set a locale. The load time is the model's, outside the request, so it is a fact.
+Eras: `llama_print_timings` (2023 to mid 2024), `llama_perf_context_print` and `common_perf_print`
+(since), with a decimal comma where the host program set a locale. The load time is the model's,
+outside the request, so it is a fact.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ENGINE = "llama.cpp"
 _LIBRARY = re.compile(r"llama_print_timings|llama_perf_\w+|common_perf_print")
 _MIB = 1 << 20
 _BUFFER = re.compile(
-    rf"(?:^|[:\s])(?P<dev>[\w.\-+]{{1,40}}(?: \w{{1,20}})?)\s{{1,40}}(?P<what>model|KV|compute|RS|output|self)"
+    r"(?:^|[:\s])(?P<dev>[\w.\-+]{1,40}(?: \w{1,20})?)\s{1,40}(?P<what>model|KV|compute|RS|output)"
     rf"\s{{1,8}}(?:buffer )?size\s{{0,8}}=\s{{0,20}}(?P<mib>{NUMBER}) MiB"
 )
 _OUTPUT = re.compile(

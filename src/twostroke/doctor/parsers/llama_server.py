@@ -1,7 +1,8 @@
 """llama-server: timings by slot and task in all its log eras, and its JSON timings.
 
-(a) JSON lines, early 2024; (b) `INFO [print_timings] ... | id_slot= id_task=`, mid 2024; (c) a block under a
-`slot print_timing` header, to early 2026; (d) every line with its slot and task, and progress lines, since.
+(a) JSON lines, early 2024; (b) `INFO [print_timings] ... | id_slot= id_task=`, mid 2024; (c) a
+block under a `slot print_timing` header, to early 2026; (d) every line with its slot and task, and
+progress lines, since.
 """
 
 from __future__ import annotations
@@ -17,27 +18,32 @@ from .timing_lines import TimeLine, read_time_line, settle_meter, take_decode, t
 
 ENGINE = "llama-server"
 _SLOT = re.compile(
-    r"slot\s{1,8}(?P<verb>\w{1,40}):\s{1,4}id\s{1,4}(?P<slot>\d{1,6}) \| task (?P<task>-?\d{1,12}) \|"
+    r"slot\s{1,8}\w{1,40}:\s{1,4}id\s{1,4}(?P<slot>\d{1,6}) \| task (?P<task>-?\d{1,12}) \|"
 )
 _ID_SLOT = re.compile(r"\bid_slot=(\d{1,6})\b")
 _ID_TASK = re.compile(r"\bid_task=(\d{1,12})(?=\s)")
 _DRAFT = re.compile(
-    rf"draft acceptance(?: rate)? = {NUMBER} \(\s{{0,12}}(\d{{1,12}}) accepted /\s{{0,12}}(\d{{1,12}}) generated\)"
+    rf"draft acceptance(?: rate)? =\s{{0,16}}{NUMBER} \(\s{{0,12}}(\d{{1,12}}) accepted"
+    r" /\s{0,12}(\d{1,12}) generated\)"
 )
 _GRAPHS = re.compile(r"graphs reused =\s{0,20}(\d{1,12})(?=\s|$)")
-_RELEASE = re.compile(r"stop processing: (?:n_past|n_tokens) = (\d{1,12}), truncated = ([01])")
-_CACHED = re.compile(r"\bcached n_tokens = (\d{1,12})(?=\D)")
+_RELEASE = re.compile(
+    r"stop processing: (?:n_past|n_tokens) =\s{0,16}(\d{1,12}), truncated =\s{0,16}([01])"
+)
+_CACHED = re.compile(r"\bcached n_tokens =\s{0,16}(\d{1,12})(?=\D)")
 _KEPT = re.compile(r"kv cache rm \[(\d{1,12}), end\)")
 _TASK_TOKENS = re.compile(
-    r"task\.n_tokens = (\d{1,12})(?=\D|$)|n_prompt_tokens = (\d{1,12})(?=\D|$)"
+    r"task\.n_tokens =\s{0,16}(\d{1,12})(?=\D|$)|n_prompt_tokens =\s{0,16}(\d{1,12})(?=\D|$)"
 )
-_SLOT_CONTEXT = re.compile(r"n_ctx_slot = (\d{1,12}),")
+_SLOT_CONTEXT = re.compile(r"n_ctx_slot =\s{0,16}(\d{1,12}),")
 _PROGRESS = re.compile(
-    rf"prompt processing(?: progress)?, n_tokens = (\d{{1,12}}),.{{0,80}}?progress = ({NUMBER})"
-    rf"(?:, t = ({NUMBER}) s / ({NUMBER}) tokens per second)?"
+    r"prompt processing(?: progress)?, n_tokens =\s{0,16}(\d{1,12}),.{0,80}?"
+    rf"progress =\s{{0,16}}({NUMBER})"
+    rf"(?:, t =\s{{0,16}}({NUMBER}) s / ({NUMBER}) tokens per second)?"
 )
 _GENERATED = re.compile(
-    rf"n_(?:gen|decoded) = (\d{{1,12}}), tg = ({NUMBER}) t/s(?:, tg_3s = ({NUMBER}) t/s)?"
+    rf"n_(?:gen|decoded) =\s{{0,16}}(\d{{1,12}}), tg =\s{{0,16}}({NUMBER}) t/s"
+    rf"(?:, tg_3s =\s{{0,16}}({NUMBER}) t/s)?"
 )
 _REPROCESS = re.compile(r"forcing full prompt re-processing(?: due to (.{1,160}))?")
 
@@ -148,7 +154,7 @@ class LlamaServerParser:
         return out
 
     def _block(self, line: Line, time: TimeLine) -> tuple[Draft, list[Item]]:
-        """Return the draft that a timing line belongs to, by its ids or by the block it stands in."""
+        """Return the draft of a timing line, by its ids or by the block it stands in."""
         slot, task = _ID_SLOT.search(line.text), _ID_TASK.search(line.text)
         out: list[Item] = []
         if slot is not None and task is not None:

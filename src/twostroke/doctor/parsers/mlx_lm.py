@@ -20,7 +20,8 @@ _PROMPT = re.compile(rf"\bPrompt: (\d{{1,12}}) tokens, ({NUMBER}) tokens-per-sec
 _GENERATION = re.compile(rf"\bGeneration: (\d{{1,12}}) tokens, ({NUMBER}) tokens-per-sec")
 _PEAK = re.compile(rf"\bPeak memory: ({NUMBER}) GB")
 _AVERAGES = re.compile(
-    rf"Averages: prompt_tps=({NUMBER}), generation_tps=({NUMBER}), peak_memory=([\d.]{{1,16}})(?=\s|,|$)"
+    rf"Averages: prompt_tps=({NUMBER}), generation_tps=({NUMBER}),"
+    r" peak_memory=([\d.]{1,16})(?=\s|,|$)"
 )
 
 

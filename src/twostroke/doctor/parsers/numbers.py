@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-NUMBER = r"-?(?:\d[\d.,]*|inf|nan|Indeterminate)"  # what stands where a number should
+NUMBER = r"-?(?:\d{1,15}(?:[.,]\d{1,12}){0,4}|inf|nan|Indeterminate)"  # what stands for a number
 _PLAIN = re.compile(r"(\d{1,15})(?:[.,](\d{1,12}))?", re.ASCII)
 _WHOLE = re.compile(r"\d{1,15}|\d{1,3}(?:,\d{3}){1,4}", re.ASCII)
 _DURATION_PART = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(h|ms|m|s|µs|μs|us|ns)", re.ASCII)

@@ -1,7 +1,8 @@
-"""Ollama: `--verbose` blocks, the final JSON object, the server's log, gin's access lines and `ollama ps`.
+"""Ollama: `--verbose` blocks, the final JSON object, the server's log, gin lines, `ollama ps`.
 
-Its prompt count may hold cached tokens while the duration never does (since the llama-server backend of 2026), so a
-prompt rate is an upper bound unless nothing earlier shares the prefix: records carry `cached_may_be_counted`.
+Its prompt count may hold cached tokens while the duration never does (since the llama-server
+backend of 2026), so `prompt.new` and a prompt rate are upper bounds unless nothing earlier shares
+the prefix: records carry `cached_may_be_counted`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from .numbers import (
 ENGINE = "ollama"
 IMPLAUSIBLE_PREFILL_TOK_S = 50_000.0  # above any single GPU on a 1B model: the cache was counted
 _FIELD = re.compile(
-    r"^\s{0,40}(total duration|load duration|prompt eval count|prompt eval duration|prompt eval rate"
-    r"|eval count|eval duration|eval rate):\s{1,40}(\S{1,40})(?: (tokens?/s|token\(s\)))?\s{0,8}$"
+    r"^\s{0,40}(total duration|load duration|prompt eval (?:count|duration|rate)"
+    r"|eval (?:count|duration|rate)):\s{1,40}(\S{1,40})(?: (tokens?/s|token\(s\)))?\s{0,8}$"
 )
 _GIN = re.compile(
-    r"\[GIN\] (\d{4}/\d\d/\d\d - \d\d:\d\d:\d\d) \|\s{0,8}(\d{3}) \|\s{0,20}(\S{1,32}) \|\s{0,60}\S{0,60} \|"
+    r"\[GIN\] (\d{4}/\d\d/\d\d - \d\d:\d\d:\d\d) \|\s{0,8}(\d{3}) \|\s{0,20}(\S{1,32}) \|"
+    r"\s{0,60}\S{0,60} \|"
     r'\s{1,8}(\w{3,8})\s{1,8}"([^"\s]{1,200})"'
 )
 _RUNNER = re.compile(rf"llama runner started in ({NUMBER}) seconds")
 _TRUNCATED = re.compile(
-    r"truncating input prompt\"?\s.{0,40}?limit=(\d{1,9}) prompt=(\d{1,9}) keep=(\d{1,9}) new=(\d{1,9})(?=\D|$)"
+    r"truncating input prompt\"?\s.{0,40}?limit=(\d{1,9}) prompt=(\d{1,9}) keep=(\d{1,9})"
+    r" new=(\d{1,9})(?=\D|$)"
 )
 _SLOG = re.compile(r'([\w.]{1,40})=("(?:[^"\\]|\\.){0,400}"|\S{1,200})(?=\s|$)')
 _PS_HEADER = re.compile(r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL")

@@ -260,7 +260,7 @@ class _Walk:
         self.consumed = 1
 
     def candidates(self) -> Iterator[int]:
-        """Yield the starts of the lines that hold a needle and were not consumed by an earlier one."""
+        """Yield the starts of the lines that hold a needle and are not consumed yet."""
         data, end = self._data, self._end
         starts: set[int] = set()
         for needle in NEEDLES:
@@ -317,7 +317,7 @@ class _Walk:
         self.consumed = count
 
     def gather(self) -> object:
-        """Return the JSON document that opens at the current line and closes in the first column."""
+        """Return the JSON document that opens here and closes in the first column."""
         start = self._start
         if start < self._no_gather_before:
             return None

@@ -17,7 +17,8 @@ from .numbers import NUMBER, json_count, json_number, json_positive, num, positi
 ENGINE = "tabbyapi"
 IMPLAUSIBLE_PREFILL_TOK_S = 50_000.0  # above any single GPU: cached tokens were counted
 _METRICS = re.compile(
-    rf"Metrics(?: \(ID: (\w{{1,64}})\))?:\s{{1,8}}(\d{{1,12}}) tokens generated in ({NUMBER}) seconds"
+    r"Metrics(?: \(ID: (\w{1,64})\))?:\s{1,8}(\d{1,12}) tokens generated in"
+    rf" ({NUMBER}) seconds"
     rf"\s{{1,8}}\(Queue: ({NUMBER}) s, Process: (.{{1,120}}?) ?T/s, Generate: ({NUMBER}) T/s,"
     rf" Context: (\d{{1,12}}) tokens(?:, Draft: (\d{{1,12}}) / (\d{{1,12}}) tokens accepted)?"
 )

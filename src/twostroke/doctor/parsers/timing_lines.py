@@ -1,4 +1,4 @@
-"""The `prompt eval time = 1.00 ms / 2 tokens (...)` lines that llama.cpp's library and server share."""
+"""The `prompt eval time = 1.00 ms / 2 tokens (...)` lines of llama.cpp's library and server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from .numbers import NUMBER, positive, whole
 
 TIME_LINE = re.compile(
     r"\b(?P<what>load|sample|prompt eval|generation eval|eval|total) time\s{0,40}="
-    rf"\s{{0,40}}(?P<ms>{NUMBER}) ms(?:\s{{0,40}}/\s{{0,40}}(?P<count>{NUMBER}) (?P<unit>runs|tokens))?"
+    rf"\s{{0,40}}(?P<ms>{NUMBER}) ms"
+    rf"(?:\s{{0,40}}/\s{{0,40}}(?P<count>{NUMBER}) (?P<unit>runs|tokens))?"
     rf"(?:\s{{0,40}}\(\s{{0,40}}(?P<per>{NUMBER}) ms per (?:token|run)"
     rf"(?:,\s{{0,40}}(?P<rate>{NUMBER}) tokens per second)?)?"
 )
@@ -57,7 +58,8 @@ def take_prompt(draft: Draft, time: TimeLine) -> None:
 def take_decode(draft: Draft, time: TimeLine, *, runs_follow_first: bool) -> None:
     """Put an `eval time` line into a draft.
 
-    runs_follow_first: the count is of decode runs, one fewer than the tokens (library); else of tokens (server).
+    runs_follow_first: the count is of decode runs, one fewer than the tokens (the library's way);
+    else it is of tokens (the server's).
     """
     if time.seconds is None:
         draft.flag("meter_off")
@@ -71,7 +73,7 @@ def take_decode(draft: Draft, time: TimeLine, *, runs_follow_first: bool) -> Non
 
 
 def settle_meter(draft: Draft) -> bool:
-    """Tell whether the meter was off: one zero beside a real time is a cache hit or a single token."""
+    """Tell whether the meter was off: one zero beside a real time is a cache hit or one token."""
     off = "meter_off" in draft.flags
     if off and (draft.prefill_s is not None or draft.decode_s is not None):
         draft.flags.remove("meter_off")

@@ -224,7 +224,7 @@ def _start_up(line: Line) -> list[Item] | None:
         if match is None:
             continue
         text = match.group(1)
-        # what is left for KV is negative when the model does not fit: the one sign that means something
+        # a negative rest for KV says that the model does not fit: the one sign that means something
         sign = -1 if name == "kv_reserve_bytes" and text.startswith("-") else 1
         value = whole(text) if factor == 1 and name.startswith(("kv", "cpu")) else None
         number = value if value is not None else num(text.removeprefix("-") if sign < 0 else text)
