@@ -25,6 +25,7 @@ app = typer.Typer(
     help="Run open-weight models and see where the time goes: prefill, then decode.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.command)
