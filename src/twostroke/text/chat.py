@@ -234,7 +234,7 @@ def encode_chat(
         cut_tokens = [place + 1 for place in cut_tokens]
     if cut_tokens:
         cut_tokens[-1] = len(token_ids)  # what opens the answer belongs to the last message
-    starts = [0, *cut_tokens[:-1]]
+    starts = [0, *cut_tokens][: len(cut_tokens)]
     spans = tuple(
         MessageSpan(
             index=part.index, role=part.role, start=start, end=end, text_hash=part.text_hash

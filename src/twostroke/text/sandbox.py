@@ -214,6 +214,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
             obj, attr, value
         )
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        """Refuse at once, also where the value would only have been printed."""
+        raise SecurityError(f"{attribute!r} of {type(obj).__name__!r} is not available")
+
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Refuse `str.format`, whose field widths make much out of little."""
         if super().wrap_str_format(value) is not None:

@@ -102,7 +102,7 @@ def _read_cache(path: Path, vocab_size: int) -> tuple[_Ids, _Ids] | None:
     try:
         if path.stat().st_size > _MAX_CACHE_BYTES:
             return None
-        with np.load(path, allow_pickle=False) as stored:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
             left, right = stored["left"], stored["right"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -196,6 +196,8 @@ class Tokenizer:
             token_ids.append(self.bos_id)
         position = 0
         for piece in self._pieces(parts):
+            while len(cut_tokens) < len(cuts) and cuts[len(cut_tokens)] <= position:
+                cut_tokens.append(len(token_ids))
             if isinstance(piece, int):
                 token_ids.append(piece)
                 position += len(self.vocabulary.tokens[piece])
