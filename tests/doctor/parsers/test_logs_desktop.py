@@ -39,10 +39,9 @@ def test_lm_studio_v0_rows(row):
     assert set(record.meter.flags) == flags
     assert record.reported["decode_tok_s"] == pytest.approx(rate)
     assert record.prefill_tok_s is None
-
-
-def test_lm_studio_first_token_share():
-    assert 0.299 / (0.299 + 0.156) == pytest.approx(0.66, abs=0.003)
+    if output == 9:
+        share = record.ttft_any_s / (record.ttft_any_s + record.phases.decode_s)
+        assert share == pytest.approx(0.66, abs=0.003)
 
 
 V1 = [
@@ -77,7 +76,7 @@ def test_lm_studio_v1_rows(row):
     assert record.phases.decode_s == pytest.approx(output / rate)
     assert (record.ttft_any_s, record.phases.load_s) == (first, load)
     if load:
-        assert record.phases.decode_s == pytest.approx(19.70, abs=0.0051)
+        assert record.phases.decode_s == pytest.approx(19.70, abs=0.006)
         share = record.phases.decode_s / (record.phases.decode_s + first + load)
         assert share == pytest.approx(0.84, abs=0.001)
         assert prompt / first == pytest.approx(594, abs=0.5)

@@ -139,13 +139,10 @@ def test_span_rows(row, as_json):
     assert record.phases.init_s == pytest.approx(validation_s)
     assert record.phases.queue_s == pytest.approx(queue_s)
     assert record.output.total == tokens
+    if tokens == 93:
+        assert record.phases.init_s / record.e2e_s == pytest.approx(0.108, abs=0.0005)
     assert record.phases.prefill_s is None and record.phases.decode_s is None
     assert set(record.meter.flags) == {"count_derived", "prefill_mixed_in"}
-
-
-def test_validation_share_of_the_second_span():
-    _, _, _, _, _, _, (total_s, validation_s, _) = SPANS[1]
-    assert validation_s / total_s == pytest.approx(0.108, abs=0.0005)
 
 
 def test_headers_carry_counts():

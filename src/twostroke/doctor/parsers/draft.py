@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...record import (
     MIN_TOKENS_FOR_PREFILL_RATE,
+    CacheOutcome,
     InterTokenLatency,
     Meter,
     OutputTokens,
@@ -21,6 +22,7 @@ from ...record import (
 from .lines import Line
 from .numbers import positive, rate_agrees, ulp
 
+_NO_CACHE, _NO_GAPS, _NO_SPECULATION = CacheOutcome(), InterTokenLatency(), Speculation()
 _MAX_LINES = 16  # evidence lines kept a record
 _UNACCOUNTED_MIN_S = 0.0005
 
@@ -52,7 +54,6 @@ class Draft:
     drafted: int | None = None
     accepted: int | None = None
     preemptions: int | None = None
-    itl_p50_s: float | None = None
     finish: str | None = None
     reported: dict[str, float] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)
@@ -130,6 +131,11 @@ class Draft:
             return None
         return self.prompt_new / self.prefill_s if self.prompt_new else None
 
+    def _speculation(self) -> Speculation:
+        if self.drafted is None and self.accepted is None:
+            return _NO_SPECULATION
+        return Speculation(drafted=self.drafted, accepted=self.accepted)
+
     def build(self) -> RequestRecord:
         """Return the frozen record."""
         self.complete_prompt()
@@ -161,11 +167,12 @@ class Draft:
             preemptions=self.preemptions,
             ttft_any_s=self.ttft_any_s,
             tpot_s=1 / decode_rate if decode_rate else None,
-            itl=InterTokenLatency(p50_s=self.itl_p50_s),
+            itl=_NO_GAPS,
+            cache=_NO_CACHE,
             prefill_tok_s=self.prefill_tok_s(),
             decode_tok_s=decode_rate,
             ctx_end=self.ctx_end,
-            speculation=Speculation(drafted=self.drafted, accepted=self.accepted),
+            speculation=self._speculation(),
             reported=dict(self.reported),
             finish=self.finish,
             meter=Meter(

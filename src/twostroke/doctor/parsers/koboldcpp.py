@@ -41,7 +41,7 @@ class KoboldcppParser:
 
     def feed(self, line: Line) -> list[Item] | None:
         """Return what a line completes, or None when it is not this engine's."""
-        progress = _PROGRESS.findall(line.text)
+        progress = _PROGRESS.findall(line.text) if "Generating (" in line.text else None
         if progress:
             return self._generating(line, int(progress[-1][0]), int(progress[-1][1]))
         if (match := _OLD.search(line.text)) is not None:
@@ -100,7 +100,8 @@ def _count_by_ms(seconds: float | None, ms_text: str) -> int | None:
 
 
 def _new_shape(text: str) -> Draft | None:
-    process, generate = _PROCESS.search(text), _GENERATE.search(text)
+    process = _PROCESS.search(text)
+    generate = _GENERATE.search(text, process.end() if process else 0)
     if process is None and generate is None:
         return None
     draft = Draft(engine=ENGINE)
@@ -115,7 +116,7 @@ def _new_shape(text: str) -> Draft | None:
     if draft.prompt_new is not None or draft.output is not None:
         draft.flag("count_derived")
     _take_counts(draft, text)
-    _take_totals(draft, text)
+    _take_totals(draft, text, generate.end() if generate else 0)
     return draft
 
 
@@ -134,8 +135,8 @@ def _take_counts(draft: Draft, text: str) -> None:
         draft.prompt_new = min(draft.prompt_new, draft.prompt_total)
 
 
-def _take_totals(draft: Draft, text: str) -> None:
-    init, total = _INIT.search(text), _TOTAL.search(text)
+def _take_totals(draft: Draft, text: str, start: int) -> None:
+    init, total = _INIT.search(text), _TOTAL.search(text, start)
     draft.init_s = positive(init.group(1)) if init else None
     total_s = positive(total.group(1)) if total else None
     if total_s is not None:

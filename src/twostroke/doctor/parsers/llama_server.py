@@ -79,10 +79,11 @@ class LlamaServerParser:
         out: list[Item] = []
         if slot is not None:
             out = self._enter(line, slot.group("slot"), slot.group("task"))
-            self._slot_line(line, slot.group("slot"), out)
         time = read_time_line(line.text)
         if time is not None:
             return out + self._timing(line, time)
+        if slot is not None:
+            self._slot_line(line, slot.group("slot"), out)
         extra = self._after_block(line)
         if extra is not None or slot is not None:
             return out + (extra or [])
@@ -120,7 +121,8 @@ class LlamaServerParser:
         draft, text = self._slots.get((line.source, slot)), line.text
         if draft is None:
             return
-        if (match := _RELEASE.search(text)) is not None:
+        match = _RELEASE.search(text) if "stop processing" in text else None
+        if match is not None:
             draft.ctx_end = int(match.group(1))
             if match.group(2) == "1":
                 draft.flag("truncated")
@@ -155,7 +157,9 @@ class LlamaServerParser:
 
     def _block(self, line: Line, time: TimeLine) -> tuple[Draft, list[Item]]:
         """Return the draft of a timing line, by its ids or by the block it stands in."""
-        slot, task = _ID_SLOT.search(line.text), _ID_TASK.search(line.text)
+        by_id = "id_slot=" in line.text
+        slot = _ID_SLOT.search(line.text) if by_id else None
+        task = _ID_TASK.search(line.text) if by_id else None
         out: list[Item] = []
         if slot is not None and task is not None:
             out = self._enter(line, slot.group(1), task.group(1))
@@ -171,7 +175,7 @@ class LlamaServerParser:
 
     def _after_block(self, line: Line) -> list[Item] | None:
         draft, text = self._draft(line), line.text
-        if (match := _DRAFT.search(text)) is not None:
+        if "draft acceptance" in text and (match := _DRAFT.search(text)) is not None:
             if draft is not None:
                 draft.accepted, draft.drafted = int(match.group(1)), int(match.group(2))
                 draft.see(line)

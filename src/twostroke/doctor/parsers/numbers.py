@@ -15,6 +15,7 @@ _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "μs": 1e
 _SECONDS["ns"] = 1e-9
 _SIZE = re.compile(r"(\d{1,12}(?:[.,]\d{1,6})?)\s?([KMGT]i?)?B", re.ASCII)
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_ULPS = tuple(10.0**-digits for digits in range(13))
 RATE_TOLERANCE = 0.02  # LOGS rule 2: a printed rate further off than this is flagged
 MAX_DERIVED_ERROR = (
     0.05  # a count derived from a rounded time is dropped when it may be further off
@@ -62,9 +63,8 @@ def json_count(value: object) -> int | None:
 
 def ulp(text: str) -> float:
     """Return the value of the last printed digit: 0.01 for 12.34."""
-    match = _PLAIN.fullmatch(text)
-    digits = len(match.group(2)) if match and match.group(2) else 0
-    return float(10.0**-digits)
+    digits = len(text.replace(",", ".").partition(".")[2])
+    return _ULPS[min(digits, len(_ULPS) - 1)]
 
 
 def duration(text: str | None) -> float | None:

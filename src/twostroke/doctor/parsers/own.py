@@ -7,6 +7,7 @@ fails is unknown.
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from ... import record
@@ -54,11 +55,16 @@ def window_from_dict(obj: dict[str, Any]) -> WindowRecord:
 
 def _make(cls: type[_Made], obj: dict[str, Any]) -> _Made:
     found = {}
-    for field in fields(cls):  # type: ignore[arg-type]
-        value = _read(str(field.type), obj.get(field.name))
+    for name, kind in _kinds(cls):
+        value = _read(kind, obj.get(name))
         if value is not None:
-            found[field.name] = value
+            found[name] = value
     return cls(**found)
+
+
+@cache
+def _kinds(cls: type[Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, str(field.type)) for field in fields(cls))
 
 
 def _read(kind: str, value: object) -> object:

@@ -39,8 +39,7 @@ NEEDLES = (
     b"slot ",
     b"[GIN]",
     b"CtxLimit",
-    b"Processing:",
-    b"Process:",
+    b"Process",
     b"GPU",
     b"% CPU",
     b"preempt",
@@ -56,21 +55,14 @@ NEEDLES = (
     b"Generated prediction",
     b"eak memory",
     b"-time: ",
-    b"x-compute",
-    b"inference_time",
     b"warmup model",
     b"torch.compile takes",
     b"cuda graph end",
     b"ReqTimeStats",
     b"Metrics",
     b"Output generated",
-    b"last_process",
-    b"prefix_hit_rate",
-    b"\n{\n",
-    b"\n{\r",
-    b"\n[\n",
-    b"\n[\r",
 )
+_DOCUMENT = re.compile(rb"\n[{\[](?=[\r\n])")  # pretty-printed JSON opens
 _ENGINE_WORDS = re.compile(
     r"ollama|llama|vllm|sglang|text_generation_router|kobold|exllama|mlx_lm|LM STUDIO",
     re.IGNORECASE,
@@ -266,13 +258,10 @@ class _Walk:
         for needle in NEEDLES:
             at = data.find(needle, 0, end)
             while at >= 0:
-                if needle[0] == 10:
-                    starts.add(at + 1)
-                    stop = at + 1
-                else:
-                    starts.add(data.rfind(b"\n", 0, at) + 1)
-                    stop = data.find(b"\n", at, end)
+                starts.add(data.rfind(b"\n", 0, at) + 1)
+                stop = data.find(b"\n", at, end)
                 at = data.find(needle, stop, end) if stop >= 0 else -1
+        starts.update(match.start() + 1 for match in _DOCUMENT.finditer(data, 0, end))
         if data[:2] in (b"{\n", b"{\r", b"[\n", b"[\r"):
             starts.add(0)
         for start in sorted(starts):

@@ -30,7 +30,8 @@ class TimeLine(NamedTuple):
 
 def read_time_line(text: str) -> TimeLine | None:
     """Return the timing in a line, or None. A count must be followed by its unit to be read."""
-    match = TIME_LINE.search(text)
+    at = text.find(" time")
+    match = TIME_LINE.search(text, max(at - 15, 0)) if at >= 0 else None  # 15: "generation eval"
     if match is None:
         return None
     ms = positive(match.group("ms"))
