@@ -1,7 +1,7 @@
 """Rows F, C, K, M, T, X and D of the engine cases, each against the real scheduler and cache.
 
-The forward pass is simulated: its tokens depend on every slot that they read, so a wrong block changes
-the answer. Rows about HTTP, text and real weights are tested with those parts.
+The forward pass is simulated: its tokens depend on the slots that they read, so a wrong block
+changes the answer. Rows about HTTP, text and real weights are tested with those parts.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def test_c9_c11_a_clock_in_the_first_message_is_named_with_its_place() -> None:
     )
     sim.answer(head + clock + rest, max_tokens=1, spans=spans)
     later = sim.request(
-        head + [7, 8, 10] + rest,
+        [*head, 7, 8, 10, *rest],
         max_tokens=1,
         spans=(MessageSpan(index=0, role="system", start=4, end=60, text_hash="t"), spans[1]),
     )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.simulation import Simulation, tokens
 
+from tests.simulation import Simulation, tokens
 from twostroke.errors import CapacityError, RequestError
 from twostroke.request import FinishReason, RequestState
 

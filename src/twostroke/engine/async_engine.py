@@ -29,7 +29,8 @@ class _Stream:
         self.loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
         self.added: asyncio.Future[None] = self.loop.create_future()
-        self.is_closed = False
+        self.is_closed = False  # nobody reads it any more
+        self.is_orphan = False  # nobody writes it any more
         self._last: RequestOutput | None = None
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
@@ -132,11 +133,13 @@ class AsyncEngine:
             while output is None or output.finish_reason is None:
                 await stream.event.wait()
                 with self._work:
-                    stream.event.clear()
+                    if not stream.is_orphan:
+                        stream.event.clear()
                     output = stream.take()
-                if output is None:
+                if output is not None:
+                    yield output
+                elif stream.is_orphan:
                     raise self._stopped()
-                yield output
         finally:
             self._close(stream)
 
@@ -257,6 +260,8 @@ class AsyncEngine:
             arrivals, streams = list(self._arrivals), list(self._streams.values())
             self._arrivals.clear()
             self._streams.clear()
+            for stream in streams:
+                stream.is_orphan = True
         for stream in arrivals:
             self._call(stream.loop, _refuser(stream, self._stopped()), [])
         for stream in streams:

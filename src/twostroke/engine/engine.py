@@ -23,7 +23,7 @@ WARM_UP_IDS = ("warm-up-cold", "warm-up-measured")
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """How far a prompt is, cached tokens counted as done; eta_s without waiting or others' steps."""
+    """How far a prompt is, cached tokens counted; eta_s as if it ran alone."""
 
     num_done: int
     num_cached: int

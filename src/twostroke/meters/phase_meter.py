@@ -168,10 +168,12 @@ class PhaseMeter:
         floors = self._cost.floors(plan) if self._cost is not None else None
         is_mixed = bool(plan.prefill) and bool(plan.decode)
         running = self._running
+        num_stalled = len(running)
         for s in plan.prefill:
             account = running.get(s.request_id)
             if account is None:
                 continue
+            num_stalled -= 1
             turn_s = end_s - account.mark_s
             account.prefill.add(turn_s, len(s.token_ids), floors, event.predicted_s)
             self._after_slice(account, event, turn_s, is_mixed)
@@ -182,12 +184,13 @@ class PhaseMeter:
             account = running.get(s.request_id)
             if account is None:
                 continue
+            num_stalled -= 1
             turn_s = end_s - account.mark_s
             account.decode.add(turn_s, 1, floors, event.predicted_s)
             account.batch_sum += batch
             self._after_slice(account, event, turn_s, is_mixed)
             account.token_times_s.append(end_s)
-        if len(running) > len(plan.prefill) + batch:
+        if num_stalled:
             for account in running.values():
                 if account.mark_s < end_s:
                     account.stall_s += end_s - account.mark_s

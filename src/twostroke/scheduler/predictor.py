@@ -20,7 +20,7 @@ OUTLIER = 3.0  # a step this many times slower than predicted counts as this man
 MIN_STEPS_FOR_OUTLIERS = 8
 SMALLEST_S = 1e-7
 # Ridge on scaled features: the constant is trusted least, so one size scales in proportion.
-RIDGE = np.array([1e-3, 1e-5, 1e-4, 1e-4, 1e-4])
+RIDGE = np.array([3e-4, 1e-6, 3e-4, 1e-5, 3e-5])
 
 Features = tuple[float, float, float, float, float]
 
