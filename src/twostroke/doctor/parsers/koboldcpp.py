@@ -12,12 +12,19 @@ from typing import Any
 from ..parsed import Item
 from .draft import Draft, Sources
 from .lines import Line
-from .numbers import NUMBER, derived_count, json_count, json_positive, positive, whole
+from .numbers import NUMBER, derived_count, json_count, json_positive, positive
 
 ENGINE = "koboldcpp"
 _OLD = re.compile(
     rf"Time Taken - Processing:\s?({NUMBER})s \(({NUMBER})ms/T\), Generation:\s?({NUMBER})s"
     rf" \(({NUMBER})ms/T\)(?:, Total:\s?({NUMBER})s)?"
+)
+_WHOLE = re.compile(  # the order that every version prints
+    r"(?:CtxLimit:\s?(?P<used>\d{1,9})/\d{1,9}, )(?:Amt:\s?(?P<amount>\d{1,9})/\d{1,9}, )?"
+    rf"(?:Init:\s?(?P<init>{NUMBER})s, )?"
+    rf"Process:\s?(?P<process>{NUMBER})s \((?:{NUMBER}ms/T = )?(?P<pp>{NUMBER})T/s\), "
+    rf"Generate:\s?(?P<generate>{NUMBER})s \((?:{NUMBER}ms/T = )?(?P<tg>{NUMBER})T/s\), "
+    rf"Total:\s?(?P<total>{NUMBER})s"
 )
 _CONTEXT = re.compile(r"CtxLimit:\s?(\d{1,9})/(\d{1,9}),|^\s{0,8}(\d{1,9})/(\d{1,9}), Process:")
 _AMOUNT = re.compile(r"Amt:\s?(\d{1,9})/(\d{1,9}),")
@@ -100,47 +107,55 @@ def _count_by_ms(seconds: float | None, ms_text: str) -> int | None:
 
 
 def _new_shape(text: str) -> Draft | None:
-    process = _PROCESS.search(text)
-    generate = _GENERATE.search(text, process.end() if process else 0)
+    """Read a line since 2024, as printed or with its parts in another order."""
+    match = _WHOLE.search(text)
+    if match is not None:
+        return _from_parts(*match.groups())
+    process, generate = _PROCESS.search(text), _GENERATE.search(text)
     if process is None and generate is None:
         return None
+    context, amount = _CONTEXT.search(text), _AMOUNT.search(text)
+    init, total = _INIT.search(text), _TOTAL.search(text)
+    return _from_parts(
+        context.group(1) or context.group(3) if context else None,
+        amount.group(1) if amount else None,
+        init.group(1) if init else None,
+        *(process.groups() if process else (None, None)),
+        *(generate.groups() if generate else (None, None)),
+        total.group(1) if total else None,
+    )
+
+
+def _from_parts(
+    used: str | None,
+    amount: str | None,
+    init: str | None,
+    process: str | None,
+    prefill_rate: str | None,
+    generate: str | None,
+    decode_rate: str | None,
+    total: str | None,
+) -> Draft:
     draft = Draft(engine=ENGINE)
-    if process is not None:
-        draft.prefill_s = positive(process.group(1))
-        draft.prompt_new = derived_count(process.group(1), process.group(2))
-        draft.report("prefill_tok_s", process.group(2))
-    if generate is not None:
-        draft.decode_s = positive(generate.group(1))
-        draft.output = derived_count(generate.group(1), generate.group(2))
-        draft.report("decode_tok_s", generate.group(2))
+    draft.prefill_s, draft.decode_s = positive(process), positive(generate)
+    draft.prompt_new = derived_count(process, prefill_rate)
+    draft.output = derived_count(generate, decode_rate)
     if draft.prompt_new is not None or draft.output is not None:
         draft.flag("count_derived")
-    _take_counts(draft, text)
-    _take_totals(draft, text, generate.end() if generate else 0)
-    return draft
-
-
-def _take_counts(draft: Draft, text: str) -> None:
-    context, amount = _CONTEXT.search(text), _AMOUNT.search(text)
-    if context is not None:
-        draft.ctx_end = int(context.group(1) or context.group(3))
+    draft.ctx_end = None if used is None else int(used)
     if amount is not None:
-        draft.output = whole(amount.group(1))
-        if draft.ctx_end is not None and draft.output is not None:
-            draft.prompt_total = max(draft.ctx_end - draft.output, 0) or None
-        printed = draft.reported.get("decode_tok_s")
-        if printed and draft.output and draft.decode_s:
-            draft.report("decode_tok_s", f"{printed:.2f}", draft.output, draft.decode_s, "0.00")
+        draft.output = int(amount)
+    draft.report("prefill_tok_s", prefill_rate)
+    exact = draft.output if amount is not None else None
+    draft.report("decode_tok_s", decode_rate, exact, draft.decode_s, generate)
+    if exact is not None and draft.ctx_end is not None:
+        draft.prompt_total = max(draft.ctx_end - exact, 0) or None
     if draft.prompt_total is not None and draft.prompt_new is not None:
         draft.prompt_new = min(draft.prompt_new, draft.prompt_total)
-
-
-def _take_totals(draft: Draft, text: str, start: int) -> None:
-    init, total = _INIT.search(text), _TOTAL.search(text, start)
-    draft.init_s = positive(init.group(1)) if init else None
-    total_s = positive(total.group(1)) if total else None
-    if total_s is not None:
-        draft.e2e_s = total_s + (draft.init_s or 0.0)
+    draft.init_s = positive(init)
+    total_s = positive(total)
+    draft.e2e_s = None if total_s is None else total_s + (draft.init_s or 0.0)
+    return draft
 
 
 def _correct_count(draft: Draft, done: int, asked: int) -> None:

@@ -37,6 +37,7 @@ _WRAPPERS = re.compile(
     r")",
     re.ASCII,
 )
+_CLOCKS = ("iso", "short", "uptime")
 _ISO = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 
 
@@ -55,7 +56,7 @@ def _stamp(text: str) -> float | None:
     match = _ISO.search(text)
     if match is None:
         return None
-    year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
     fraction = float(f"0.{match.group(7)}") if match.group(7) else 0.0
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
         return None
@@ -64,15 +65,11 @@ def _stamp(text: str) -> float | None:
     return timegm((year, month, day, hour, minute, second)) + fraction
 
 
-def _clock(match: re.Match[str]) -> float | None:
-    if match.group("iso"):
-        return _stamp(match.group("iso"))
-    if match.group("short"):  # no year is printed: any leap year does for differences
-        return _stamp(f"2000-{match.group('short')}")
-    if match.group("uptime"):
-        minutes, seconds, ms, us = match.group("uptime").split(".")
-        return int(minutes) * 60 + int(seconds) + int(ms) / 1e3 + int(us) / 1e6
-    return None
+def _clock(kind: str, text: str) -> float | None:
+    if kind == "uptime":
+        minutes, seconds, ms, us = text.split(".")
+        return int(minutes) * 60 + int(seconds) + int(ms + us) / 1e6
+    return _stamp(text if kind == "iso" else f"2000-{text}")  # no year printed: a leap one does
 
 
 def _from_container_json(text: str) -> tuple[str, float | None] | None:
@@ -104,10 +101,13 @@ def unwrap(raw: str, number: int, file: str | None) -> Line:
             break
         start = match.end()
         kind = match.lastgroup
-        stamp = _clock(match) if kind in ("iso", "rank", "short", "uptime") else None
-        t_s = t_s if stamp is None else stamp
-        name = match.group("compose") or match.group("router") or match.group("process")
-        name = name or match.group("host") or match.group("rank")
+        if kind is None:
+            continue
+        if kind in _CLOCKS:
+            stamp = _clock(kind, match.group(kind))
+            t_s = t_s if stamp is None else stamp
+            kind = "rank" if kind == "iso" else ""
+        name = match.group("host" if kind == "journal" else kind) if kind else None
         if name:
             source.append(name)
     if start == 0 and t_s is None and len(text) <= MAX_TEXT:

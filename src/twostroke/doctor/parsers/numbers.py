@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 NUMBER = r"-?(?:\d{1,15}(?:[.,]\d{1,12}){0,4}|inf|nan|Indeterminate)"  # what stands for a number
-_PLAIN = re.compile(r"(\d{1,15})(?:[.,](\d{1,12}))?", re.ASCII)
+_is_plain = re.compile(r"\d{1,15}(?:[.,]\d{1,12})?", re.ASCII).fullmatch
 _WHOLE = re.compile(r"\d{1,15}|\d{1,3}(?:,\d{3}){1,4}", re.ASCII)
 _DURATION_PART = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(h|ms|m|s|µs|μs|us|ns)", re.ASCII)
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "μs": 1e-6, "us": 1e-6}
@@ -25,9 +25,9 @@ MAX_COUNT = 10**15  # no token count or nanosecond is larger: what is, was never
 
 def num(text: str | None) -> float | None:
     """Return a printed number that is finite and not negative, else None."""
-    if text is None or _PLAIN.fullmatch(text) is None:
+    if text is None or _is_plain(text) is None:
         return None
-    return float(text.replace(",", "."))
+    return float(text if "," not in text else text.replace(",", "."))
 
 
 def positive(text: str | None) -> float | None:
@@ -63,8 +63,8 @@ def json_count(value: object) -> int | None:
 
 def ulp(text: str) -> float:
     """Return the value of the last printed digit: 0.01 for 12.34."""
-    digits = len(text.replace(",", ".").partition(".")[2])
-    return _ULPS[min(digits, len(_ULPS) - 1)]
+    point = text.find(".") if "," not in text else text.find(",")
+    return _ULPS[min(len(text) - point - 1, 12)] if point >= 0 else 1.0
 
 
 def duration(text: str | None) -> float | None:
@@ -113,8 +113,8 @@ def derived_count(seconds: str | None, rate: str | None) -> int | None:
     time_s, per_s = positive(seconds), positive(rate)
     if time_s is None or per_s is None or seconds is None or rate is None:
         return None
-    half_time, half_rate = ulp(seconds) / 2, ulp(rate) / 2
-    low = max(time_s - half_time, 0) * max(per_s - half_rate, 0)
+    half_time, half_rate = ulp(seconds) / 2, ulp(rate) / 2  # never above the value itself
+    low = (time_s - half_time) * (per_s - half_rate)
     high = (time_s + half_time) * (per_s + half_rate)
     count = round(time_s * per_s)
     exact = round(low) == round(high)

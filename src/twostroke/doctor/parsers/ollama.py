@@ -61,6 +61,18 @@ _SLOG_LAYERS = {
 _JSON_KEYS = ("total_duration", "eval_duration", "prompt_eval_duration")
 
 
+_GAP = r"[ \t]{1,20}"
+_BLOCK = re.compile(  # the eight lines as they are printed, each absent when its value is zero
+    rf"total duration:{_GAP}(\S{{1,40}})\r?\n(?:load duration:{_GAP}(\S{{1,40}})\r?\n)?"
+    rf"(?:prompt eval count:{_GAP}(\d{{1,12}}) token\(s\)\r?\n)?"
+    rf"(?:prompt eval duration:{_GAP}(\S{{1,40}})\r?\n)?"
+    rf"(?:prompt eval rate:{_GAP}(\S{{1,40}}) tokens/s\r?\n)?"
+    rf"(?:eval count:{_GAP}(\d{{1,12}}) token\(s\)\r?\n)?"
+    rf"(?:eval duration:{_GAP}(\S{{1,40}})\r?\n)?eval rate:{_GAP}(\S{{1,40}}) tokens/s(?=[\r\n])"
+)
+BLOCK_OPENS = "total duration:"
+
+
 class OllamaParser:
     """Reads verbose blocks by source; everything else is one line, one fact."""
 
@@ -89,6 +101,24 @@ class OllamaParser:
         if match is not None:
             return self._field(line, match)
         return _access(line) or _server_log(line) or _process_list(line)
+
+    def feed_block(self, line: Line, text: str) -> tuple[list[Item], int] | None:
+        """Read a whole verbose block at once; return its items and the number of its lines."""
+        match = _BLOCK.match(text)
+        if match is None:
+            return None
+        total, load, prompt_count, prefill, prompt_rate, count, decode, rate = match.groups()
+        out = self.flush()
+        draft = Draft(engine=ENGINE)
+        draft.see(line)
+        draft.prompt_new, draft.output = whole(prompt_count), whole(count)
+        draft.e2e_s, draft.load_s = duration(total) or None, duration(load) or None
+        draft.prefill_s, draft.decode_s = duration(prefill) or None, duration(decode) or None
+        draft.report("prefill_tok_s", prompt_rate, draft.prompt_new, draft.prefill_s)
+        draft.report("decode_tok_s", rate, draft.output, draft.decode_s)
+        lines = match.group().count("\n") + 1
+        draft.lines = list(range(line.number, line.number + lines))
+        return out + _finish(draft), lines
 
     def flush(self) -> list[Item]:
         """Return the blocks that the log's end leaves open."""

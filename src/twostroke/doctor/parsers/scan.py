@@ -21,7 +21,7 @@ from .llama_cpp import LlamaCppParser
 from .llama_server import LlamaServerParser
 from .lm_studio import LmStudioParser
 from .mlx_lm import MlxLmParser
-from .ollama import OllamaParser
+from .ollama import BLOCK_OPENS, OllamaParser
 from .reader import LogSource, chunks, open_source
 from .sglang import SglangParser
 from .tabby import TabbyParser
@@ -74,6 +74,7 @@ _WRAPPED = (  # what opens a line that terminals and loggers wrap, and what a wh
     ("Metrics", re.compile(r"Context: \d+ tokens.*\)\s*(?:<--.*)?$")),
     ("CtxLimit", re.compile(r"Total:\s?[\d.,]+s")),
 )
+MAX_BLOCK = 640
 _MAX_WRAPS = 3
 _MAX_ROUTES = 4
 _STUDIO = "[LM STUDIO SERVER]"
@@ -99,7 +100,6 @@ def _parsers() -> list[EngineParser]:
     return [
         LlamaServerParser(),
         LlamaCppParser(),
-        OllamaParser(),
         VllmParser(),
         VllmBenchParser(),
         SglangParser(),
@@ -119,7 +119,8 @@ class LogScanner:
         self.num_lines = 0
         self.unknown: dict[str, int] = {}
         self._json = JsonParser()
-        self._parsers = _parsers()
+        self._ollama = OllamaParser()
+        self._parsers = [self._ollama, *_parsers()]
         self._routes: dict[str, list[EngineParser]] = {}
         for parser in self._parsers:
             for signature in parser.signatures:
@@ -178,6 +179,11 @@ class LogScanner:
         if text.startswith(("{", "[")) and len(text.strip()) == 1:
             value = walk.gather()
             return None if value is None else self._json.read(value, line)
+        if text.startswith(BLOCK_OPENS):
+            block = self._ollama.feed_block(line, walk.window())
+            if block is not None:
+                walk.consume(block[1])
+                return block[0]
         for opener, whole in _WRAPPED:
             if opener in text[:MAX_TEXT]:
                 return self._rejoin(line, whole, walk)
@@ -296,6 +302,11 @@ class _Walk:
                 return None
         stop = min(self._end_of(start), start + MAX_TEXT)
         return self._data[start:stop].decode("utf-8", "replace").rstrip("\r\n")
+
+    def window(self) -> str:
+        """Return the text from the current line on, as much as a printed block takes."""
+        data = self._data[self._start : self._start + MAX_BLOCK]
+        return data.decode("utf-8", "replace")
 
     def consume(self, count: int) -> None:
         """Mark the current line and those after it, `count` in all, as read."""
