@@ -16,7 +16,8 @@ def byte_level(
     **extra: object,
 ) -> dict[str, object]:
     """Return a gpt2 vocabulary: the 256 bytes, the merges' results, then the added tokens."""
-    plain = [*BYTE_OF_CHARACTER, *(merge.replace(" ", "") for merge in merges)]
+    made = dict.fromkeys(merge.replace(" ", "") for merge in merges)
+    plain = [*BYTE_OF_CHARACTER, *made]
     tokens = [*plain, *control, *user_defined]
     types = [TokenType.NORMAL] * len(plain) + [TokenType.CONTROL] * len(control)
     types += [TokenType.USER_DEFINED] * len(user_defined)

@@ -116,11 +116,13 @@ def test_the_tokenizer_names_what_a_file_has_wrong() -> None:
     with pytest.raises(CorruptCheckpoint, match="twice"):
         Tokenizer.from_gguf(twice)
     with pytest.raises(CorruptCheckpoint, match="merges"):
-        Tokenizer.from_gguf(byte_level(merges=["q zz"]))
+        Tokenizer.from_gguf({**byte_level(), PREFIX + "merges": ["q z"]}).encode("qz")
     with pytest.raises(CorruptCheckpoint, match="merges"):
-        Tokenizer.from_gguf(byte_level(merges=["nospace"]))
+        Tokenizer.from_gguf({**byte_level(), PREFIX + "merges": ["nospace"]}).build_library()
     with pytest.raises(CorruptCheckpoint, match="scores"):
         Tokenizer.from_gguf(sentencepiece(scores=None))
+    with pytest.raises(CorruptCheckpoint, match="scores"):
+        Tokenizer.from_gguf(sentencepiece(scores=[float("nan")] * 269))
     with pytest.raises(CorruptCheckpoint, match="add_bos_token"):
         Tokenizer.from_gguf(byte_level(add_bos_token=1))
     with pytest.raises(UnsupportedModel, match=r"tokenizer\.ggml\.pre"):

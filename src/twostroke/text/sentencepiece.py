@@ -28,7 +28,7 @@ _CACHE_VERSION = 1
 _MAX_CACHE_BYTES = 1 << 27
 # A real piece has at most 93 bytes; longer ones are never cut, so that a hostile file costs no
 # quadratic time.
-_MAX_PIECE_CHARS = 256
+MAX_PIECE_CHARS = 256
 
 
 def ranked_merges(
@@ -61,7 +61,7 @@ def _derive(
     wholes: list[int] = []
     find = pieces.get
     for piece, whole in pieces.items():
-        if len(piece) > _MAX_PIECE_CHARS:
+        if len(piece) > MAX_PIECE_CHARS:
             continue
         for cut in range(1, len(piece)):
             left = find(piece[:cut])

@@ -9,22 +9,20 @@ streaming.
 from __future__ import annotations
 
 import bisect
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from tokenizers import AddedToken, normalizers
-from tokenizers import Tokenizer as BpeTokenizer
-from tokenizers.models import BPE
+from typing import TYPE_CHECKING
 
 from twostroke.errors import CorruptCheckpoint, RequestError
+from twostroke.text.finder import TokenFinder
 from twostroke.text.pretokenizers import PreTokenizer, find_pre_tokenizer
-from twostroke.text.sentencepiece import Merges, ranked_merges
+from twostroke.text.quick_bpe import Encoded, QuickBpe, QuickByteLevel, QuickSentencePiece
 from twostroke.text.vocabulary import (
     MAX_MERGES,
     PREFIX,
-    SPACE,
     TokenType,
     Vocabulary,
     flag,
@@ -32,8 +30,13 @@ from twostroke.text.vocabulary import (
     string_array,
 )
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LibraryBpe
+
 # A context of a million tokens at 16 bytes a token.
 MAX_PROMPT_BYTES = 16 << 20
+# Up to here plain Python takes under 20 ms; building the library's model takes 30 to 700 ms.
+QUICK_CHARS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Tokenizer:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        bpe: BpeTokenizer,
+        bpe: Bpe,
         *,
         add_bos: bool,
         add_eos: bool = False,
@@ -65,7 +68,9 @@ class Tokenizer:
         self.warnings = warnings
         self.max_prompt_bytes = max_prompt_bytes
         self._bpe = bpe
-        self._control = _ControlFinder(vocabulary.control_ids)
+        self._control = TokenFinder(
+            {text: i for text, i in vocabulary.control_ids.items() if not text.isspace()}
+        )
         self._control_id_set = frozenset(vocabulary.control_ids.values())
 
     @classmethod
@@ -88,11 +93,11 @@ class Tokenizer:
         warnings = vocabulary.warnings
         if vocabulary.is_byte_level:
             rule, said = find_pre_tokenizer(metadata.get(PREFIX + "pre"))
-            bpe, warnings = _byte_level_bpe(metadata, vocabulary, rule), warnings + said
+            bpe, warnings = _byte_level(metadata, vocabulary, rule), warnings + said
             adds_bos, space_prefix = rule.adds_bos, False
         else:
             space_prefix = flag(metadata, "add_space_prefix", default=True)
-            bpe = _sentencepiece_bpe(metadata, vocabulary, cache_dir, space_prefix=space_prefix)
+            bpe = _sentencepiece(metadata, vocabulary, cache_dir, space_prefix=space_prefix)
             adds_bos = True
         return cls(
             vocabulary,
@@ -142,6 +147,14 @@ class Tokenizer:
     def token_bytes(self, token_id: int, *, with_control: bool = False) -> bytes:
         """Return the bytes of one token; none if out of range, or control unless asked."""
         return self.vocabulary.bytes_of(token_id, with_control=with_control)
+
+    def build_library(self) -> None:
+        """Build now what the first long text would build: for servers, before requests come.
+
+        Raises:
+            CorruptCheckpoint: the merges do not fit the tokens.
+        """
+        self._bpe.library()
 
     def encode(
         self, text: str, *, add_special: bool = False, parse_special: bool = False
@@ -202,14 +215,14 @@ class Tokenizer:
                 token_ids.append(piece)
                 position += len(self.vocabulary.tokens[piece])
                 continue
-            encoded = self._bpe.encode(piece, add_special_tokens=False)
+            piece_ids, piece_starts = self._bpe.encode(piece)
             end = position + len(piece)
             if len(cut_tokens) < len(cuts) and cuts[len(cut_tokens)] < end:
-                starts = [position + start for start, _ in encoded.offsets]
+                starts = [position + start for start in piece_starts]
                 while len(cut_tokens) < len(cuts) and cuts[len(cut_tokens)] < end:
                     place = bisect.bisect_left(starts, cuts[len(cut_tokens)])
                     cut_tokens.append(len(token_ids) + place)
-            token_ids += encoded.ids
+            token_ids += piece_ids
             position = end
         cut_tokens += [len(token_ids)] * (len(cuts) - len(cut_tokens))
         if add_special and self.add_eos and self.eos_id is not None:
@@ -223,14 +236,14 @@ class Tokenizer:
             if not segment.parse_special:
                 text.append(segment.text)
                 continue
-            for piece in self._control.split(segment.text):
-                if isinstance(piece, str):
+            for _, piece, token in self._control.split(segment.text):
+                if token is None:
                     text.append(piece)
                     continue
                 if joined := "".join(text):
                     yield joined
                 text.clear()
-                yield piece
+                yield token
         if joined := "".join(text):
             yield joined
 
@@ -255,133 +268,84 @@ class Tokenizer:
             )
 
 
-class _ControlFinder:
-    """Finds control tokens in text: leftmost first, of those the longest."""
+class Bpe:
+    """One vocabulary's BPE: plain Python for short texts, the library's from the first long one."""
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
-        self._ids = {text: token for text, token in ids.items() if text and not text.isspace()}
-        lengths: defaultdict[str, set[int]] = defaultdict(set)
-        for text in self._ids:
-            lengths[text[0]].add(len(text))
-        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+    def __init__(self, quick: QuickBpe, build: Callable[[], LibraryBpe]) -> None:
+        self._quick = quick
+        self._build = build
+        self._library: LibraryBpe | None = None
+        self._lock = threading.Lock()
 
-    def split(self, text: str) -> Iterator[str | int]:
-        """Yield the pieces in order: a control token as its id, the rest as text."""
-        done = 0
-        for start, end, token in self.find(text):
-            if start > done:
-                yield text[done:start]
-            yield token
-            done = end
-        if done < len(text):
-            yield text[done:]
+    def encode(self, text: str) -> Encoded:
+        """Return ids, and the character at which each begins."""
+        if self._library is None and len(text) <= QUICK_CHARS:
+            encoded = self._quick.encode(text)
+            if encoded is not None:
+                return encoded
+        found = self.library().encode(text, add_special_tokens=False)
+        return found.ids, [start for start, _ in found.offsets]
 
-    def find(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield (start, end, id) of each control token."""
-        done = 0
-        for start in self._candidates(text):
-            if start < done:
-                continue
-            for length in self._lengths[text[start]]:
-                token = self._ids.get(text[start : start + length])
-                if token is not None:
-                    done = start + length
-                    yield start, done, token
-                    break
+    def library(self) -> LibraryBpe:
+        """Return the library's model, built on the first call; every later text goes to it.
 
-    def _candidates(self, text: str) -> Iterator[int]:
-        """Yield, ascending, each place where a control token could start."""
-        if len(self._lengths) == 1:  # nearly always: "<"
-            (first,) = self._lengths
-            place = text.find(first)
-            while place >= 0:
-                yield place
-                place = text.find(first, place + 1)
-            return
-        for place, character in enumerate(text):
-            if character in self._lengths:
-                yield place
+        Raises:
+            CorruptCheckpoint: the merges do not fit the tokens.
+        """
+        with self._lock:
+            if self._library is None:
+                self._library = self._build()
+            return self._library
 
 
-def _text_vocabulary(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return text -> id of every token that text may become.
-
-    Raises:
-        CorruptCheckpoint: two tokens are spelt alike.
-    """
-    ids = {text: place for place, text in enumerate(vocabulary.tokens)}
-    if len(ids) != len(vocabulary.tokens):
-        first = next(i for i, text in enumerate(vocabulary.tokens) if ids[text] != i)
-        raise CorruptCheckpoint(
-            f"{PREFIX}tokens holds a token twice",
-            value=f"{vocabulary.tokens[first][:64]!r}, id {first}",
-        )
-    for text in vocabulary.control_ids:
-        ids.pop(text, None)
-    for text in [t for t in ids if not t or not _is_unicode(t)]:
-        del ids[text]
-    return ids
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _byte_level_bpe(
-    metadata: Mapping[str, object], vocabulary: Vocabulary, rule: PreTokenizer
-) -> BpeTokenizer:
-    ids = _text_vocabulary(vocabulary)
+def _byte_level(metadata: Mapping[str, object], vocabulary: Vocabulary, rule: PreTokenizer) -> Bpe:
     written = string_array(metadata, "merges", MAX_MERGES)
-    # Neither side is empty, but a side may begin with a space in vocabularies that are not
-    # byte-level inside.
-    merges = [(left, right) for left, _, right in map(_cut_merge, written) if left + right in ids]
-    bpe = _new_bpe(ids, merges, ignore_merges=rule.ignore_merges)
-    bpe.pre_tokenizer = rule.build()
-    if (normalizer := rule.normalizer()) is not None:
-        bpe.normalizer = normalizer
-    _add_user_defined(bpe, vocabulary)
-    return bpe
+    ranks = {merge: rank for rank, merge in enumerate(written)}
+    for text in vocabulary.control_ids:  # no merge may make one
+        for cut in range(1, len(text)):
+            ranks.pop(f"{text[:cut]} {text[cut:]}", None)
+    ids, added = vocabulary.text_ids, vocabulary.user_defined
+
+    def build() -> LibraryBpe:
+        from twostroke.text.library_bpe import build_byte_level
+
+        return build_byte_level(ids, ranks, rule, added)
+
+    return Bpe(QuickByteLevel(ids, ranks, rule, added), build)
 
 
-def _cut_merge(merge: str) -> tuple[str, str, str]:
-    return merge.partition(" ")
-
-
-def _sentencepiece_bpe(
+def _sentencepiece(
     metadata: Mapping[str, object],
     vocabulary: Vocabulary,
     cache_dir: Path | None,
     *,
     space_prefix: bool,
-) -> BpeTokenizer:
-    scores = number_array(metadata, "scores", len(vocabulary.tokens))
-    if not scores:
-        raise CorruptCheckpoint(f"{PREFIX}scores is missing: a llama vocabulary needs it")
-    ids = _text_vocabulary(vocabulary)
+) -> Bpe:
+    tokens, ids, added = vocabulary.tokens, vocabulary.text_ids, vocabulary.user_defined
+    scores = number_array(metadata, "scores", len(tokens))
+    if not scores or math.isnan(sum(scores)):
+        raise CorruptCheckpoint(f"{PREFIX}scores is missing or not numbers")
     byte_kind = TokenType.BYTE
-    pieces = {text: i for text, i in ids.items() if vocabulary.type_of(i) != byte_kind}
-    merges = ranked_merges(vocabulary.tokens, scores, pieces, cache_dir)
-    unknown = None
-    if vocabulary.unk_id is not None:
-        unknown = vocabulary.tokens[vocabulary.unk_id]
-        ids[unknown] = vocabulary.unk_id  # reached only by a character that has no byte tokens
-    bpe = _new_bpe(ids, merges, byte_fallback=True, fuse_unk=True, unk_token=unknown)
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
-    if space_prefix:
-        steps.insert(0, normalizers.Prepend(SPACE))
-    bpe.normalizer = normalizers.Sequence(steps)
-    _add_user_defined(bpe, vocabulary)
-    return bpe
+    pieces = dict(ids)
+    for i, kind in enumerate(vocabulary.types):
+        if kind == byte_kind:
+            pieces.pop(tokens[i], None)
 
+    def build() -> LibraryBpe:
+        from twostroke.text.library_bpe import build_sentencepiece
 
-def _new_bpe(ids: dict[str, int], merges: Merges, **options: object) -> BpeTokenizer:
-    try:
-        return BpeTokenizer(BPE(ids, merges, **options))
-    except Exception as error:  # the library raises bare Exception
-        raise CorruptCheckpoint(
-            f"{PREFIX}merges does not fit {PREFIX}tokens", value=str(error)[:200]
-        ) from None
+        return build_sentencepiece(
+            ids,
+            pieces,
+            tokens,
+            scores,
+            added,
+            unk_id=vocabulary.unk_id,
+            space_prefix=space_prefix,
+            cache_dir=cache_dir,
+        )
 
-
-def _add_user_defined(bpe: BpeTokenizer, vocabulary: Vocabulary) -> None:
-    bpe.add_tokens([AddedToken(text, normalized=False) for text in vocabulary.user_defined()])
+    quick = QuickSentencePiece(
+        ids, pieces, scores, added, unk_id=vocabulary.unk_id, space_prefix=space_prefix
+    )
+    return Bpe(quick, build)

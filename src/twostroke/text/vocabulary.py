@@ -7,6 +7,7 @@ Source: the GGUF specification (ggml, docs/gguf.md), keys `tokenizer.ggml.*`.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,7 @@ END_TOKENS = frozenset(
 # `<|end|>` ends a part, not the answer.
 _ENDS_ONLY_WITH = {"<|user|>": "<|observation|>"}
 _ENDS_UNLESS = {"<|end|>": "<|return|>"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -88,6 +90,8 @@ class Vocabulary:
 
     tokens: Sequence[str]
     types: Sequence[int]  # TokenType values; empty: every token is normal
+    text_ids: Mapping[str, int]  # what text may become: all but control tokens
+    user_defined: Mapping[str, int]  # found in any text before it is cut
     is_byte_level: bool
     control_ids: Mapping[str, int]  # text -> id of control and unknown tokens
     bos_id: int | None
@@ -112,20 +116,27 @@ class Vocabulary:
                 limit="gpt2 (byte-level BPE), llama (SentencePiece BPE)",
             )
         tokens = string_array(metadata, "tokens", MAX_VOCAB_SIZE)
+        all_ids = _ids_of(tokens)
         types = number_array(metadata, "token_type", len(tokens))
-        control = {tokens[i]: i for i, kind in enumerate(types) if kind in (_CONTROL, _UNKNOWN)}
+        special = [i for i, kind in enumerate(types) if kind != _NORMAL]
+        control = {tokens[i]: i for i in special if types[i] in (_CONTROL, _UNKNOWN)}
         ids = {key: token_id(metadata, key, len(tokens)) for key in (*_END_KEYS, "bos_token_id")}
-        for key in ("eos_token_id", "eot_token_id", "eom_token_id", "bos_token_id"):
-            found = ids[key]
+        for found in ids.values():
             if found is not None:
                 control.setdefault(tokens[found], found)
-        warnings = _adopt_end_tokens(tokens, control)
+        warnings = _adopt_end_tokens(all_ids, control)
         ends = {ids[key] for key in _END_KEYS} | {
             i for text, i in control.items() if _is_end_token(text, control)
         }
         return cls(
             tokens=tokens,
             types=types,
+            text_ids=_without_control(all_ids, control, tokens),
+            user_defined={
+                tokens[i]: i
+                for i in special
+                if types[i] == TokenType.USER_DEFINED and tokens[i] and tokens[i] not in control
+            },
             is_byte_level=model == "gpt2",
             control_ids=control,
             bos_id=ids["bos_token_id"],
@@ -138,15 +149,6 @@ class Vocabulary:
     def type_of(self, token: int) -> int:
         """Return the TokenType value of an id in range."""
         return self.types[token] if self.types else _NORMAL
-
-    def user_defined(self) -> list[str]:
-        """Return the tokens that are found in any text before it is cut (not control tokens)."""
-        kind = TokenType.USER_DEFINED
-        return [
-            self.tokens[i]
-            for i, t in enumerate(self.types)
-            if t == kind and self.tokens[i] not in self.control_ids and self.tokens[i]
-        ]
 
     def bytes_of(self, token: int, *, with_control: bool = False) -> bytes:
         """Return the bytes of one token; none if out of range, or control unless asked."""
@@ -164,18 +166,43 @@ class Vocabulary:
         return _stored_bytes(text.replace(SPACE, " "))
 
 
-def _adopt_end_tokens(tokens: Sequence[str], control: dict[str, int]) -> tuple[str, ...]:
+def _ids_of(tokens: Sequence[str]) -> dict[str, int]:
+    """Return text -> id.
+
+    Raises:
+        CorruptCheckpoint: two tokens are spelt alike.
+    """
+    ids = {text: place for place, text in enumerate(tokens)}
+    if len(ids) != len(tokens):
+        first = next(i for i, text in enumerate(tokens) if ids[text] != i)
+        raise CorruptCheckpoint(
+            f"{PREFIX}tokens holds a token twice", value=f"{tokens[first][:64]!r}, id {first}"
+        )
+    return ids
+
+
+def _without_control(
+    ids: dict[str, int], control: Mapping[str, int], tokens: Sequence[str]
+) -> dict[str, int]:
+    """Return ids without control tokens and without what no text can hold."""
+    for text in control:
+        ids.pop(text, None)
+    ids.pop("", None)
+    try:
+        "".join(tokens).encode()
+    except UnicodeEncodeError:  # a token that is not UTF-8, kept as lone surrogates
+        ids = {text: i for text, i in ids.items() if not _SURROGATE.search(text)}
+    return ids
+
+
+def _adopt_end_tokens(ids: Mapping[str, int], control: dict[str, int]) -> tuple[str, ...]:
     """Add end tokens whose type the file has wrong, so that no user can spell them; say so."""
-    missing = {
-        t for t in END_TOKENS if t not in control and "|" in t and not t.startswith("<|user")
-    }
     warnings = []
-    for index, text in enumerate(tokens):
-        if text in missing:
+    for text in sorted(END_TOKENS - control.keys()):
+        index = ids.get(text)
+        if index is not None and "|" in text and text != "<|user|>":
             control[text] = index
-            warnings.append(
-                f"token {index} {text!r} is not marked as a control token: taken as one"
-            )
+            warnings.append(f"token {index} {text!r} is not marked as control: taken as one")
     return tuple(warnings)
 
 
