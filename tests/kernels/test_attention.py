@@ -16,7 +16,7 @@ SETS = _native.kernel_sets()
 TYPES = ("bf16", "f16", "q8")
 
 # Largest error against float64 on the same stored K and V; q, K and V unit normal. bf16: q and the
-# probabilities are rounded (2**-9 each) and the outputs of the first positions reach 4; f16: float32
+# probabilities are rounded (2**-9 each) and the outputs of the first positions reach 4; f16: float
 # sums; q8: q and the probabilities have 8 bits. Measured 6.5e-3, 6e-6 (with a soft cap), 2.2e-2.
 BOUNDS = {"bf16": 1.3e-2, "f16": 2e-5, "q8": 4.5e-2}
 
