@@ -55,6 +55,7 @@ class Preempted:
     request_id: str
     t_s: float
     num_tokens: int
+    cost_s: float | None = None  # predicted time of computing them again, if nothing stays cached
 
 
 @dataclass(frozen=True, slots=True)

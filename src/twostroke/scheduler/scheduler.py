@@ -239,7 +239,9 @@ class Scheduler:
 
     def _preempt(self, entry: Entry) -> None:
         request = entry.request
-        self._events.append(Preempted(request.id, self._clock(), request.num_computed_tokens))
+        num_tokens = request.num_computed_tokens
+        cost_s = self.predicted_prefill_s(0, num_tokens)
+        self._events.append(Preempted(request.id, self._clock(), num_tokens, cost_s))
         self._cache.free(request)
         self._running.remove(entry)
         entry.key = entry.full_key()
