@@ -8,8 +8,8 @@
 
 `seconds` covers the timed part alone: all prompt tokens and the choice of the next one (pp), or `n`
 greedy steps after an untimed prefill (tg, tgb); `tokens` is what was done in that time. `ids` are
-greedy: the one after the prompt (pp), or that one and the n after it, per prompt for tgb. End tokens
-are ignored.
+greedy: the one after the prompt (pp), or that one and the n after it, per prompt for tgb. End
+tokens are ignored.
 Standard library only: each worker runs in its engine's own environment.
 """
 

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Set up the peers that compare.py and cold_start.py measure, each in an environment of its own.
+#   setup_peers.sh [llama] [openvino]      (default: both; what is already there is kept)
+# TWOSTROKE_PEERS: the folder, default .venvs/peers. MODEL: the GGUF that OpenVINO and transformers get,
+# default the sample model. llama.cpp is compiled from its sdist with its default native flags (10-20 min).
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+root="$(cd "$here/../.." && pwd)"
+peers="${TWOSTROKE_PEERS:-$root/.venvs/peers}"
+cache="${TWOSTROKE_CACHE:-$HOME/.cache/twostroke}"
+model="${MODEL:-$cache/models/smollm2-135m-instruct-q4_1.gguf}"
+python="${PYTHON:-python3}"
+llama=llama-cpp-python==0.3.36
+
+environment() { # NAME PACKAGE...
+    local folder="$peers/$1"
+    shift
+    [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
+    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+}
+
+setup_probe() {
+    mkdir -p "$peers"
+    "${CXX:-g++}" -O3 -march=native -pthread "$here/read_probe.cpp" -o "$peers/read_probe"
+}
+
+setup_llama() {
+    environment llama --no-binary llama-cpp-python "$llama" numpy
+    local scratch libraries
+    scratch="$(mktemp -d)"
+    "$peers/llama/bin/python" -m pip download --quiet --no-deps --no-binary llama-cpp-python \
+        --dest "$scratch" "$llama"
+    tar -xzf "$scratch"/llama_cpp_python-*.tar.gz -C "$scratch" --strip-components=1 \
+        --wildcards '*/vendor/llama.cpp/include/*' '*/vendor/llama.cpp/ggml/include/*'
+    libraries="$("$peers/llama/bin/python" -c \
+        'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("llama_cpp").origin).parent / "lib")')"
+    "${CXX:-g++}" -std=c++17 -O2 "$here/cold_llamacpp.cpp" -o "$peers/cold_llamacpp" \
+        -I"$scratch/vendor/llama.cpp/include" -I"$scratch/vendor/llama.cpp/ggml/include" \
+        -L"$libraries" -lllama -lggml -lggml-base -Wl,-rpath,"$libraries" \
+        -Wl,-rpath-link,"$libraries"
+    rm -rf "$scratch"
+}
+
+export_openvino() { # FOLDER FORMAT OPTION...
+    local folder="$1" format="$2"
+    shift 2
+    [ -f "$folder/ov-$format/openvino_model.xml" ] ||
+        "$peers/openvino/bin/optimum-cli" export openvino --model "$folder/hf" "$@" \
+            --task text-generation-with-past --weight-format "$format" "$folder/ov-$format"
+}
+
+setup_openvino() {
+    environment openvino torch==2.13.0 openvino-genai==2026.4.1.0 optimum-intel==2.2.0 \
+        nncf==3.4.0 transformers==5.5.4 gguf==0.19.0 numpy
+    # optimum pulls a torchvision built for another torch, and transformers then fails to import.
+    "$peers/openvino/bin/python" -m pip uninstall --quiet --yes torchvision
+    local folder
+    folder="$peers/models/$(basename "$model" .gguf)"
+    [ -f "$folder/hf/config.json" ] ||
+        "$peers/openvino/bin/python" "$here/make_hf_model.py" "$model" "$folder/hf"
+    export_openvino "$folder" int8
+    export_openvino "$folder" int4 --group-size 64 # its default 128 does not divide SmolLM2's 576
+}
+
+setup_probe
+[ $# -gt 0 ] || set -- llama openvino
+for peer in "$@"; do
+    case "$peer" in
+        llama | openvino) "setup_$peer" ;;
+        *) echo "unknown peer $peer: llama or openvino" >&2 && exit 2 ;;
+    esac
+done
