@@ -43,7 +43,8 @@ _CHOOSING_KEYS = frozenset({"role", "type"})
 _CHARACTERS = range(0xF0000, 0xFFFFD)
 _OVERFLOW = 0xFFFFD  # when a prompt has more distinct characters: it restores to nothing right
 _EDGES = range(0x100000, 0x10FFFE)
-_USER_TEXT = re.compile("[\U000f0000-\U0010fffd]+")
+# White space between stand-ins counts as user text too: one segment a message, not one a word.
+_USER_TEXT = re.compile("[\U000f0000-\U0010fffd]+(?:\\s+[\U000f0000-\U0010fffd]+)*")
 _EDGE = re.compile("[\U00100000-\U0010fffd]")
 
 
@@ -144,7 +145,7 @@ class ChatTemplate:
         standins = _Standins(self.source + plain, self._literals())
         marked = self._run([standins.replaced(m) for m in checked], variables, now)
         if standins.restored(marked) == plain:
-            return standins.split(marked, checked)
+            return standins.split(marked, plain, checked)
         return self._without_standins(plain, checked)
 
     def _without_standins(self, plain: str, messages: list[dict[str, Any]]) -> Rendered:
@@ -274,15 +275,15 @@ class _Standins:
         """Return the text with the original characters."""
         return text.translate(self._original)
 
-    def split(self, marked: str, messages: list[dict[str, Any]]) -> Rendered:
-        """Return the segments and message parts of a prompt with stand-ins."""
+    def split(self, marked: str, plain: str, messages: list[dict[str, Any]]) -> Rendered:
+        """Return the segments and message parts of a prompt, known from it with stand-ins."""
         segments: list[Segment] = []
         done = 0
         for found in _USER_TEXT.finditer(marked):
-            segments.append(Segment(marked[done : found.start()], True))
-            segments.append(Segment(self.restored(found.group()), False))
+            segments.append(Segment(plain[done : found.start()], True))
+            segments.append(Segment(plain[found.start() : found.end()], False))
             done = found.end()
-        segments.append(Segment(marked[done:], True))
+        segments.append(Segment(plain[done:], True))
         ends: dict[int, int] = {}
         for found in _EDGE.finditer(marked):
             index = self._message.get(found.group())
