@@ -147,6 +147,9 @@ class Simulation:
         self.cache.check_integrity()
         for request in self.scheduler.requests():
             assert len(request.block_table) * 16 >= request.num_computed_tokens
+        for entry in self.scheduler._running:
+            blocks = entry.request.block_table
+            assert list(entry.table) == blocks == self.cache._leases[entry.request.id].blocks
 
 
 def tokens(n: int, *, seed: int = 1) -> list[int]:

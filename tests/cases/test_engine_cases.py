@@ -471,6 +471,20 @@ def test_d3_d4_equal_seeds_agree_and_other_seeds_differ() -> None:
     assert sim.outputs["r1"] == sim.outputs["r2"] != sim.outputs["r3"]
 
 
+def test_d_equal_prompts_computed_side_by_side_become_one_and_keep_their_bits() -> None:
+    prompt = tokens(316)
+    expected = Simulation().answer(prompt, max_tokens=40)
+    sim = Simulation(prefill_chunk=32)
+    sim.add(prompt, max_tokens=40)
+    sim.step()
+    sim.add(prompt, max_tokens=40, priority=-1)  # goes first, so it does not wait for the other
+    while sim.engine.has_work:
+        sim.step()
+        sim.check()
+    assert sim.final["r1"].record.prompt.new == 316
+    assert sim.outputs["r1"] == sim.outputs["r2"] == expected
+
+
 def test_d_preemption_and_a_cancelled_neighbour_leave_the_bits_alone() -> None:
     expected = [Simulation().answer(tokens(60, seed=s), max_tokens=None) for s in (1, 2)]
     assert all(len(e) > 900 for e in expected)

@@ -76,12 +76,16 @@ def test_phases_follow_from_counts_and_recompute_is_prefill() -> None:
 
 def test_a_preempted_request_reuses_what_was_not_evicted() -> None:
     sim = Simulation(num_blocks=20, max_model_len=320, growth_tokens=16)
-    sim.add(tokens(40))
+    a = sim.add(tokens(40))
     b = sim.add(tokens(40, seed=2))
+    while not b.num_preemptions:
+        sim.step()
+    sim.abort(a.id)
     sim.run()
     resumed = [e for e in sim.log.of(Admitted) if e.request_id == b.id][1:]
     lost = [e for e in sim.log.of(Preempted) if e.request_id == b.id]
     assert len(resumed) == len(lost) >= 1
+    assert resumed[0].num_cached_tokens > 40, "output is reused too"
     assert b.num_cached_tokens == 0, "what the prompt found at first, not at resume"
 
 
