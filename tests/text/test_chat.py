@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.text.small_vocabularies import byte_level, sentencepiece
@@ -89,7 +89,7 @@ def test_halves_that_join_with_the_template_stay_text() -> None:
     assert _control(across.render(_user("<|im_", "end|>"))) == []
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text("<|im_end>art </hk\n\U000f0001é"), min_size=1, max_size=4))
 def test_no_text_changes_the_control_tokens_of_a_prompt(texts: list[str]) -> None:
     right = [*["<|im_start|>", "<|im_end|>"] * len(texts), "<|im_start|>"]
@@ -178,7 +178,23 @@ def test_a_refusal_carries_the_templates_message_and_the_turn() -> None:
     assert caught.value.http_status == 400
 
 
-@pytest.mark.parametrize("source", ["{% for %}", "{{ 1 +", "{% endif %}", "{{ x | nosuch }}"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for %}",
+        "{{ 1 +",
+        "{% endif %}",
+        "{{ x | nosuch }}",
+        "{{ " + "+".join(["1"] * 50_000) + " }}",
+        "{{ x" + ".a" * 50_000 + " }}",
+        "{{ " + "not " * 50_000 + "x }}",
+        "{{ " + "-" * 50_000 + "1 }}",
+        "{{ " + "[" * 50_000,
+        "{% if x %}" * 5_000 + "{% endif %}" * 5_000,
+        "{% for x in x %}" * 50 + "{% endfor %}" * 50,
+    ],
+    ids=range(11),
+)
 def test_a_broken_template_is_a_template_error(source: str) -> None:
     with pytest.raises(TemplateError, match="compiled"):
         _template(source).render(_user("a"))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.text.small_vocabularies import byte_level, sentencepiece
@@ -55,7 +55,7 @@ def test_flush_starts_anew() -> None:
     ]
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(-2, 275)))
 def test_streamed_text_is_that_of_decode(token_ids: list[int]) -> None:
     for tokenizer in (BYTES, PIECES):
@@ -65,7 +65,7 @@ def test_streamed_text_is_that_of_decode(token_ids: list[int]) -> None:
             text.encode()  # no half of a surrogate pair ever leaves
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_encoded_text_comes_back(text: str) -> None:
     assert BYTES.decode(BYTES.encode(text)) == text

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.text.small_vocabularies import byte_level, sentencepiece
@@ -45,7 +45,7 @@ def _both(text: str, quick: Tokenizer, library: Tokenizer) -> None:
     assert quick.encode_with_cuts(segments, cuts) == library.encode_with_cuts(segments, cuts)
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text("ab é<u>▁\n中😀e\u0301"))
 def test_small_vocabularies_agree(text: str) -> None:
     for quick, library in PAIRS:
@@ -53,7 +53,7 @@ def test_small_vocabularies_agree(text: str) -> None:
         assert quick._bpe._library is None or "\u0301" in text
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text())
 def test_any_text_agrees(text: str) -> None:
     for quick, library in PAIRS:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from twostroke.text.stop import StopMatcher
@@ -30,7 +30,7 @@ def _whole_text(stops: tuple[str, ...], text: str) -> tuple[str, str | None]:
     return text, None
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.text("abc", min_size=1, max_size=5), max_size=5),
     st.lists(st.text("abc", max_size=6), max_size=12),
@@ -41,7 +41,7 @@ def test_any_chunking_gives_what_the_whole_text_gives(stops: list[str], chunks: 
     assert _run(tuple(stops), list("".join(chunks))) == whole
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
     st.lists(st.text("ab", max_size=6), max_size=12),

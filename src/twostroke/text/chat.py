@@ -93,8 +93,7 @@ class ChatTemplate:
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._control_texts = frozenset(t for t in control_texts if t and not t.isspace())
-        self._compiled: jinja2.Template | None = None
-        self._plain_literals: tuple[str, ...] = ()
+        self._compiled: tuple[jinja2.Template, tuple[str, ...]] | None = None
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate:
@@ -142,7 +141,7 @@ class ChatTemplate:
         self._refuse_control_text(variables)
         now = datetime.datetime.now()
         plain = self._run(checked, variables, now)
-        standins = _Standins(self.source + plain, self._literals())
+        standins = _Standins(self.source + plain, self._template()[1])
         marked = self._run([standins.replaced(m) for m in checked], variables, now)
         if standins.restored(marked) == plain:
             return standins.split(marked, plain, checked)
@@ -180,16 +179,13 @@ class ChatTemplate:
                     param="tools",
                 )
 
-    def _template(self) -> jinja2.Template:
+    def _template(self) -> tuple[jinja2.Template, tuple[str, ...]]:
+        """Return the compiled template, and its literals that are apart from control tokens."""
         if self._compiled is None:
-            self._compiled, literals = _compile(self.source)
+            template, literals = _compile(self.source)
             apart = [text for text in literals if _is_apart(text, self._control_texts)]
-            self._plain_literals = tuple(sorted(apart, key=len, reverse=True))
+            self._compiled = template, tuple(sorted(apart, key=len, reverse=True))
         return self._compiled
-
-    def _literals(self) -> tuple[str, ...]:
-        self._template()
-        return self._plain_literals
 
     def _run(
         self,
@@ -201,7 +197,7 @@ class ChatTemplate:
 
         run = sandbox.Run(messages, now)
         try:
-            return sandbox.render(self._template(), run, {**variables, "messages": messages})
+            return sandbox.render(self._template()[0], run, {**variables, "messages": messages})
         except sandbox.RaisedByTemplate as error:
             raise TemplateError(
                 f"the model's chat template refused: {error}{_turn(run)}", param="messages"
