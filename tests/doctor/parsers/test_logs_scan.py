@@ -10,8 +10,8 @@ import time
 import tracemalloc
 
 import pytest
-from tests.doctor.parsers.test_logs_ollama import VERBOSE
 
+from tests.doctor.parsers.test_logs_ollama import VERBOSE
 from twostroke.doctor import FACTS, FLAGS, LogScanner, iter_items, parse
 from twostroke.doctor.parsers.openai_usage import chunk_kind
 from twostroke.errors import ConfigError

@@ -120,8 +120,10 @@ def _new_shape(text: str) -> Draft | None:
         context.group(1) or context.group(3) if context else None,
         amount.group(1) if amount else None,
         init.group(1) if init else None,
-        *(process.groups() if process else (None, None)),
-        *(generate.groups() if generate else (None, None)),
+        process.group(1) if process else None,
+        process.group(2) if process else None,
+        generate.group(1) if generate else None,
+        generate.group(2) if generate else None,
         total.group(1) if total else None,
     )
 

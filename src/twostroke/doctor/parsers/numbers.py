@@ -72,8 +72,8 @@ def duration(text: str | None) -> float | None:
 
     Units: seconds.
     """
-    if text is None or len(text) > 40:
-        return None
+    if text is None or len(text) > 40 or not text.endswith("s"):
+        return None  # every duration ends in a unit of seconds: one that does not was cut
     end, total = 0, 0.0
     for part in _DURATION_PART.finditer(text):
         if part.start() != end:

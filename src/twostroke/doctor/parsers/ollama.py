@@ -37,9 +37,9 @@ _GIN = re.compile(
 _RUNNER = re.compile(rf"llama runner started in ({NUMBER}) seconds")
 _TRUNCATED = re.compile(
     r"truncating input prompt\"?\s.{0,40}?limit=(\d{1,9}) prompt=(\d{1,9}) keep=(\d{1,9})"
-    r" new=(\d{1,9})(?=\D|$)"
+    r" new="
 )
-_SLOG = re.compile(r'([\w.]{1,40})=("(?:[^"\\]|\\.){0,400}"|\S{1,200})(?=\s|$)')
+_SLOG = re.compile(r'([\w.]{1,40})=("(?:[^"\\]|\\.){0,400}"|\S{1,200}(?=\s))')
 _PS_HEADER = re.compile(r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL")
 _PS = re.compile(
     r"^\s{0,4}(\S{1,120})\s{2,60}([0-9a-f]{6,64})\s{2,60}(\d[\d.]{0,12} [KMGT]?B)\s{2,60}"
@@ -213,8 +213,8 @@ def _server_log(line: Line) -> list[Item] | None:
         seconds = num(match.group(1))
         return None if seconds is None else [_fact(line, "runner_start_s", seconds)]
     if (match := _TRUNCATED.search(text)) is not None:
-        limit, prompt, _, new = (int(part) for part in match.groups())
-        return [_fact(line, "prompt_truncated_tokens", max(prompt - new, 0), f"limit {limit}")]
+        limit, prompt, _ = (int(part) for part in match.groups())
+        return [_fact(line, "prompt_truncated_tokens", max(prompt - limit, 0), f"limit {limit}")]
     if "layers.offload" in text:
         return _offload(line)
     return None

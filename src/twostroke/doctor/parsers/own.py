@@ -7,7 +7,6 @@ fails is unknown.
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import cache
 from typing import Any, TypeVar
 
 from ... import record
@@ -27,6 +26,10 @@ _NESTED: dict[str, type[Any]] = {
         record.Speculation,
         record.Meter,
     )
+}
+_KINDS = {
+    cls.__name__: tuple((field.name, str(field.type)) for field in fields(cls))
+    for cls in (*_NESTED.values(), RequestRecord, WindowRecord)
 }
 _REQUEST_KEYS = {"phases", "prompt", "output", "meter"}
 _WINDOW_KEYS = {"prompt_tok_s", "output_tok_s", "running", "waiting"}
@@ -55,16 +58,11 @@ def window_from_dict(obj: dict[str, Any]) -> WindowRecord:
 
 def _make(cls: type[_Made], obj: dict[str, Any]) -> _Made:
     found = {}
-    for name, kind in _kinds(cls):
+    for name, kind in _KINDS[cls.__name__]:
         value = _read(kind, obj.get(name))
         if value is not None:
             found[name] = value
     return cls(**found)
-
-
-@cache
-def _kinds(cls: type[Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((field.name, str(field.type)) for field in fields(cls))
 
 
 def _read(kind: str, value: object) -> object:

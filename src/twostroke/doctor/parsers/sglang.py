@@ -16,7 +16,7 @@ from .lines import Line
 from .numbers import NUMBER, num, positive, whole
 
 ENGINE = "sglang"
-_BATCH = re.compile(r"\b(Prefill|Decode) batch(?:[.,]| \[\d{1,12}\][.,]?) ?(.*)", re.DOTALL)
+_BATCH = re.compile(r"\b(Prefill|Decode) batch([.,]| \[\d{1,12}\][.,]?) ?(.*)", re.DOTALL)
 _PAIR = re.compile(r"^\s?(#?[A-Za-z][\w \-/()#]{0,40}): ([\w.%\-]{1,24})\s{0,4}$")
 _FIELDS = {  # printed key -> field of WindowRecord
     "#running-req": "running",
@@ -27,7 +27,6 @@ _FIELDS = {  # printed key -> field of WindowRecord
     "gen throughput (token/s)": "output_tok_s",
     "input throughput (token/s)": "prompt_tok_s",
 }
-_LAST_KEYS = ("#queue-req", "input throughput (token/s)", "gen throughput (token/s)")
 _STATS = re.compile(r"ReqTimeStats\((.{1,400}?)\): (.{1,600})")
 _STAT = re.compile(rf"(\w{{1,40}})=({NUMBER})(ms|s)?(?=[,\s)]|$)")
 _ID = re.compile(r"rid=([\w\-]{1,64})")
@@ -51,7 +50,10 @@ class SglangParser:
         """Return what a line holds, or None when it is not this engine's."""
         match = _BATCH.search(line.text)
         if match is not None:
-            return _window(line, match.group(1).lower(), match.group(2))
+            batch, mark, text = match.groups()
+            new_prefill = batch == "Prefill" and mark.endswith(",")
+            last = "input throughput (token/s)" if new_prefill else "#queue-req"
+            return _window(line, batch.lower(), _pairs(text, last))
         if "ReqTimeStats" in line.text:
             return _request(line)
         if (match := _GRAPH.search(line.text)) and (seconds := num(match.group(1))) is not None:
@@ -69,10 +71,10 @@ def _fact(line: Line, name: str, value: float) -> Fact:
     return Fact(name=name, value=value, engine=ENGINE, file=line.file, line=line.number)
 
 
-def _window(line: Line, batch: str, text: str) -> list[Item] | None:
+def _window(line: Line, batch: str, pairs: list[tuple[str, str]]) -> list[Item] | None:
     fields: dict[str, Any] = {}
     facts: dict[str, float | str] = {"batch": batch}
-    for key, value in _pairs(text):
+    for key, value in pairs:
         _take(key, value, fields, facts)
     if not fields:
         return None
@@ -82,13 +84,13 @@ def _window(line: Line, batch: str, text: str) -> list[Item] | None:
     return [WindowRecord(engine=ENGINE, t_s=line.t_s, facts=facts, meter=meter, **fields)]
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
-    """Split on commas; a last pair that may be cut in its digits is left out."""
+def _pairs(text: str, last: str) -> list[tuple[str, str]]:
+    """Split on commas; a final pair other than `last` may be cut in its digits: leave it out."""
     parts = text.split(",")[:32]
     found = [match.groups() for part in parts if (match := _PAIR.match(part)) is not None]
     pairs = [(str(key), str(value)) for key, value in found]
     ends_open = bool(pairs) and parts[-1].strip().endswith(pairs[-1][1])
-    return pairs[:-1] if ends_open and pairs[-1][0] not in _LAST_KEYS else pairs
+    return pairs[:-1] if ends_open and pairs[-1][0] != last else pairs
 
 
 def _take(key: str, text: str, fields: dict[str, Any], facts: dict[str, float | str]) -> None:
