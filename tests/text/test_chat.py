@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.text.small_vocabularies import byte_level, sentencepiece
 from twostroke.errors import RequestError, TemplateError
-from twostroke.text import chat
+from twostroke.text import messages
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
 from twostroke.text.tokenizer import Tokenizer
 
@@ -234,7 +234,7 @@ def test_deep_and_long_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         deep = [deep]
     with pytest.raises(RequestError, match="deep"):
         _template(CHATML).render([{"role": "user", "content": deep}])
-    monkeypatch.setattr(chat, "MAX_INPUT_CHARS", 100)
+    monkeypatch.setattr(messages, "MAX_INPUT_CHARS", 100)
     with pytest.raises(RequestError, match="100"):
         _template(CHATML).render(_user("x" * 101))
 
