@@ -482,6 +482,7 @@ def test_d_equal_prompts_computed_side_by_side_become_one_and_keep_their_bits() 
         sim.step()
         sim.check()
     assert sim.final["r1"].record.prompt.new == 316
+    assert sim.final["r2"].record.prompt.new == 316 - 32
     assert sim.outputs["r1"] == sim.outputs["r2"] == expected
 
 

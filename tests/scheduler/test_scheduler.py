@@ -27,6 +27,16 @@ def test_first_come_first_served_within_a_priority_and_urgent_ones_before() -> N
     assert order_of_admission(sim) == ["first", "urgent", "a", "b"]
 
 
+def test_an_urgent_prompt_goes_before_the_rest_of_one_that_is_being_read() -> None:
+    sim = Simulation(prefill_chunk=32)
+    sim.add(tokens(320), id="long", max_tokens=1)
+    sim.step()
+    sim.add(tokens(40, seed=2), id="urgent", max_tokens=1, priority=-1)
+    sim.add(tokens(40, seed=3), id="patient", max_tokens=1)
+    sim.run()
+    assert list(sim.final) == ["urgent", "long", "patient"]
+
+
 def test_a_low_priority_request_is_not_starved_by_a_stream_of_urgent_ones() -> None:
     sim = Simulation(max_num_seqs=1, cost=LinearCost(step_s=1.0))
     sim.add(tokens(5), id="patient", max_tokens=2, priority=1)
@@ -87,6 +97,21 @@ def test_a_preempted_request_reuses_what_was_not_evicted() -> None:
     assert len(resumed) == len(lost) >= 1
     assert resumed[0].num_cached_tokens > 40, "output is reused too"
     assert b.num_cached_tokens == 0, "what the prompt found at first, not at resume"
+
+
+def test_the_youngest_without_a_declared_length_loses_first_then_the_youngest() -> None:
+    sim = Simulation(num_blocks=24, max_model_len=384, growth_tokens=16)
+    sim.engine.warm_up()
+    sim.add(tokens(30), id="oldest")
+    sim.add(tokens(30, seed=2), id="growing")
+    sim.add(tokens(30, seed=3), id="young")
+    sim.add(tokens(30, seed=4), id="declared", max_tokens=130)
+    while len(sim.log.of(Preempted)) < 2:
+        sim.step()
+    assert [e.request_id for e in sim.log.of(Preempted)] == ["young", "growing"]
+    assert all(e.cost_s > 0 for e in sim.log.of(Preempted))
+    sim.run()
+    assert len(sim.final) == 4
 
 
 def test_sampling_carries_history_only_where_penalties_look_at_it() -> None:

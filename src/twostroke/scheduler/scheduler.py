@@ -39,6 +39,7 @@ from twostroke.step import (
 MAX_WAITING = 1024
 MAX_WAIT_S = 600.0
 MAX_HELD = 16  # waiting requests that are passed over because their head is being computed
+LAST = (float("inf"), 0)  # the place after everybody
 MIN_SHARED_HEAD = BLOCK_SIZE  # a shorter common head is not worth waiting for
 
 
@@ -225,10 +226,13 @@ class Scheduler:
         return True
 
     def _victim(self, entry: Entry) -> Entry:
-        """Return the youngest without a declared length, else the youngest; never an older one."""
-        younger = [e for e in self._running if e.order > entry.order]
-        growing = [e for e in younger if not e.is_declared]
-        return (growing or younger or [entry])[-1]
+        """Return who loses its blocks so that a growing request gets one: never an older one.
+
+        A declared length was promised its memory, so it loses only to the oldest of all.
+        """
+        growing = [e for e in self._running if e.order >= entry.order and not e.is_declared]
+        victim = growing[-1]
+        return self._running[-1] if victim is self._running[0] else victim
 
     def _extend(self, entry: Entry, num_tokens: int) -> None:
         blocks = self._cache.extend(entry.request.id, num_tokens)
@@ -262,21 +266,33 @@ class Scheduler:
             prefill_chunk=self._config.prefill_chunk,
         )
         for entry in tuple(self._running):
-            request = entry.request
-            if entry.num_prefill_left <= bool(request.output_token_ids):
+            if entry.num_prefill_left <= bool(entry.request.output_token_ids):
                 continue  # a stream
+            if not self._admit_before(entry.order, budget, decode):
+                return budget.slices
             if not self._add_prefill(entry, budget):
                 return budget.slices
-        while self._waiting and len(self._running) < self._config.max_num_seqs:
-            admitted = self._admit_next() if budget.has_room() else None
+        self._admit_before(LAST, budget, decode)
+        return budget.slices
+
+    def _admit_before(
+        self, order: tuple[float, int], budget: StepBudget, decode: list[Slice]
+    ) -> bool:
+        """Admit waiting requests that come before a place in line; return whether room is left."""
+        while len(self._running) < self._config.max_num_seqs:
+            if not self._waiting or self._waiting[0].order > order:
+                return True
+            if not budget.has_room():
+                return False
+            admitted = self._admit_next(order)
             if admitted is None:
-                break
+                return True
             if admitted.request.output_token_ids and admitted.num_prefill_left == 1:
                 self._extend(admitted, admitted.request.num_tokens)
                 decode.append(self._decode_slice(admitted))
             elif not self._add_prefill(admitted, budget):
-                break
-        return budget.slices
+                return False
+        return True
 
     def _add_prefill(self, entry: Entry, budget: StepBudget) -> bool:
         """Plan the next chunk of a prompt; return whether all of it fits and others may follow."""
@@ -301,9 +317,11 @@ class Scheduler:
 
     # Admission
 
-    def _admit_next(self) -> Entry | None:
+    def _admit_next(self, order: tuple[float, int]) -> Entry | None:
         """Admit the first waiting request whose head nobody is computing; None: not now."""
         for entry in self._waiting[: MAX_HELD + 1]:
+            if entry.order > order:
+                return None
             if not self._waits_for_head(entry):
                 return entry if self._admit(entry) else None
         return None
