@@ -112,9 +112,9 @@ def test_matching_128k_tokens_costs_milliseconds() -> None:
     key = token_key(ids)
     best_s = 1e9
     for _ in range(3):
-        start_s = time.perf_counter()
+        start_s = time.thread_time()
         path, _, _ = tree.match("", key)
-        best_s = min(best_s, time.perf_counter() - start_s)
+        best_s = min(best_s, time.thread_time() - start_s)
     assert len(path) == 8192
     # A prefill of as many tokens takes over 40 s at 3,000 tok/s: 1 % is 400 ms. Ours is near 3.
     assert best_s < 0.05

@@ -140,8 +140,8 @@ def test_a_decode_step_costs_little_python(batch: int, bound_s: float) -> None:
         sim.engine.step()
     best_s = 1e9
     for _ in range(8):
-        start_s = time.perf_counter()
+        start_s = time.thread_time()
         for _ in range(50):
             sim.engine.step()
-        best_s = min(best_s, (time.perf_counter() - start_s) / 50)
+        best_s = min(best_s, (time.thread_time() - start_s) / 50)
     assert best_s < bound_s
