@@ -1,4 +1,4 @@
-"""Round trips: numbers rendered in each format read back equal; mutated, never as another number."""
+"""Round trips: numbers rendered in each format read back equal; mutated, never as another."""
 
 from __future__ import annotations
 

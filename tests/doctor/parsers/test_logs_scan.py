@@ -137,6 +137,18 @@ def test_cached_tokens_are_found_where_servers_put_them(where):
     assert (record.prompt.total, record.prompt.cached, record.prompt.new) == expected
 
 
+def test_events_of_one_message_are_one_request():
+    events = [
+        {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 52, "cache_read_input_tokens": 448, "output_tokens": 1}}},
+        {"type": "content_block_delta", "delta": {"text": "prompt token"}},
+        {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 77}},
+    ]  # fmt: skip
+    text = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
+    first, second = parse(text + text).records
+    assert first.prompt == second.prompt == PromptTokens(total=500, cached=448, new=52)
+    assert (first.output.total, second.output.total) == (77, 77)
+
+
 def test_provider_times_in_usage():
     usage = {
         "queue_time": 0.05,

@@ -141,7 +141,7 @@ class Draft:
         self.complete_prompt()
         decode_rate = self.decode_tok_s()
         arrival = None
-        if self.t_end_s is not None and self.e2e_s is not None:
+        if self.t_end_s is not None and self.e2e_s is not None and self.e2e_s <= self.t_end_s:
             arrival = self.t_end_s - self.e2e_s
         return RequestRecord(
             id=self.id,

@@ -16,6 +16,7 @@ from .lines import Line, load_json
 from .numbers import json_count
 
 _MAX_ITEMS = 100_000  # records in one document
+_MAX_STREAM_LINES = 16
 _PARTS = ("usage", "timings", "stats", "metrics")
 
 
@@ -75,8 +76,10 @@ class JsonParser:
             inner = obj.get(key)
             if isinstance(inner, dict) and any(isinstance(inner.get(p), dict) for p in _PARTS):
                 obj = {**obj, **{p: inner[p] for p in _PARTS if isinstance(inner.get(p), dict)}}
-        if _is_chunk(obj):
+        if _is_chunk(obj) or obj.get("type") == "message_start":
             return self._chunk(obj, line)
+        if obj.get("type") == "message_delta" and line.source in self._streams:
+            return self._more_usage(obj, line)
         if obj.get("stop") is False and "content" in obj:
             return []  # a native chunk with running timings: the last one counts
         draft = _draft(obj)
@@ -86,11 +89,23 @@ class JsonParser:
         _take_names(draft, obj)
         return [draft.build()]
 
+    def _more_usage(self, obj: dict[str, Any], line: Line) -> list[Item]:
+        """Add the counts of a later event: the first one's output count was only a beginning."""
+        stream = self._streams[line.source]
+        usage = obj.get("usage")
+        if isinstance(usage, dict):
+            stream.parts["usage"] = {**stream.parts.get("usage", {}), **usage}
+            stream.lines.append(line.number)
+            del stream.lines[_MAX_STREAM_LINES:]
+        return []
+
     def _chunk(self, obj: dict[str, Any], line: Line) -> list[Item]:
-        name = str(obj.get("id"))[:128]
+        message = obj.get("message")
+        starts = isinstance(message, dict)
+        name = str((message if isinstance(message, dict) else obj).get("id"))[:128]
         stream = self._streams.get(line.source)
         out: list[Item] = []
-        if stream is None or stream.id != name:
+        if stream is None or stream.id != name or starts:
             if stream is not None:
                 out = _close(stream)
             if len(self._streams) >= 64:

@@ -202,9 +202,11 @@ class LogScanner:
                 break
             parts.append(unwrap(following, 0, None).text.strip())
         for joint in (" ", ""):
-            joined = line._replace(text=joint.join(parts)[:MAX_TEXT])
-            if len(parts) > 1 and not whole.search(joined.text):
-                continue
+            joined = line
+            if len(parts) > 1:
+                joined = line._replace(text=joint.join(parts)[:MAX_TEXT])
+                if not whole.search(joined.text):
+                    continue
             items = self._route_line(joined, count=False)
             if items is not None:
                 walk.consume(len(parts))
