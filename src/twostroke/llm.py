@@ -28,7 +28,7 @@ from twostroke.request import (
     SamplingParams,
     TokenLogprob,
 )
-from twostroke.step import BLOCK_SIZE, Phase, Slice, StepPlan
+from twostroke.step import BLOCK_SIZE, Phase, Runner, Slice, StepPlan
 from twostroke.text.stream import TextStream
 
 Message = Mapping[str, Any]
@@ -108,6 +108,7 @@ class LLM:
         self.load_s = time.monotonic() - start
         self._engine = self.built.engine
         self._numbers = itertools.count()
+        self._scorer: Runner | None = None
 
     # Prompts
 
@@ -127,7 +128,7 @@ class LLM:
             TemplateError: the model has no template, or it refused the messages.
         """
         start = time.monotonic()
-        ids, spans = self.model.encode_chat(messages)
+        ids, spans = self.model.encode_rendered(self.model.render_chat(messages))
         return Encoded(token_ids=ids, spans=spans, init_s=time.monotonic() - start)
 
     # Generation
@@ -184,18 +185,24 @@ class LLM:
         blocks = tuple(range(-(-len(ids) // BLOCK_SIZE)))
         scores: list[float] = []
         size = max(self.built.config.prefill_chunk, 2)
-        with self.built.exclusive(len(blocks)) as runner:
-            for start in range(0, len(ids) - 1, size - 1):
-                # The last id of a piece is only a target; it is computed as the first of the next.
-                piece = Slice(
-                    "score", Phase.PREFILL, ids[start : start + size], start, blocks, score=True
-                )
-                plan = StepPlan(prefill=(piece,), new_blocks=blocks if start == 0 else ())
-                scores.extend(runner.run(plan).scores["score"])
-            runner.forget("score")
+        runner = self._score_runner(len(ids))
+        for start in range(0, len(ids) - 1, size - 1):
+            # The last id of a piece is only a target; it is computed as the first of the next.
+            piece = Slice(
+                "score", Phase.PREFILL, ids[start : start + size], start, blocks, score=True
+            )
+            plan = StepPlan(prefill=(piece,), new_blocks=blocks if start == 0 else ())
+            scores.extend(runner.run(plan).scores["score"])
+        runner.forget("score")
         return tuple(scores)
 
     # Inside
+
+    def _score_runner(self, num_tokens: int) -> Runner:
+        """A runner with a cache of its own, so that scoring never touches the engine's blocks."""
+        if self._scorer is None or self._scorer.num_blocks * BLOCK_SIZE < num_tokens:
+            self._scorer = self.built.new_runner(num_tokens)
+        return self._scorer
 
     def _encoded(self, prompt: Prompt | Sequence[Message] | Encoded) -> Encoded:
         if isinstance(prompt, Encoded):

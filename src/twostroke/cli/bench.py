@@ -10,6 +10,7 @@ import typer
 
 from twostroke.cli import options
 from twostroke.errors import ConfigError
+from twostroke.step import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from twostroke.bench.local import LocalBench, Row
@@ -77,9 +78,6 @@ def command(
     no_kv_cache: Annotated[
         bool, typer.Option("--no-kv-cache", help="Also decode by recomputing everything.")
     ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Show where the time of each phase goes.")
-    ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine's peaks anew first.")
     ] = False,
@@ -111,25 +109,32 @@ def command(
         prefill_chunk=prefill_chunk,
         max_num_seqs=max(batches),
     )
-    from twostroke.build import build_engine, load_model
+    from twostroke.bench.local import LocalBench
+    from twostroke.build import build_engine, load_model, machine_card
 
-    built = build_engine(load_model(model), config, calibrate=calibrate)
-    with built.bench(max(batches), longest + 1) as local:
-        rows = _rows(
-            local,
-            prompts=prompts,
-            generated=generated,
-            depths=depths,
-            batches=batches,
-            repeat=repeat,
-            kv_cache=not no_kv_cache,
-        )
-    document: dict[str, Any] = {
-        "machine": built.machine(),
-        "model": model,
-        "results": [row.to_dict() for row in rows],
-    }
-    if profile:
-        document["profile"] = built.op_profile(prompts, generated, depths)
+    loaded = load_model(model)
+    built = build_engine(loaded, config, calibrate=calibrate)
+    runner = built.new_runner(max(batches) * (longest + BLOCK_SIZE))
+    local = LocalBench(
+        runner,
+        vocab_size=loaded.config.vocab_size,
+        cost=built.cost,
+        profile=built.machine.profile,
+        prefill_chunk=prefill_chunk,
+    )
+    rows = _rows(
+        local,
+        prompts=prompts,
+        generated=generated,
+        depths=depths,
+        batches=batches,
+        repeat=repeat,
+        kv_cache=not no_kv_cache,
+    )
     if as_json:
+        document: dict[str, Any] = {
+            "machine": machine_card(built.machine.profile),
+            "model": model,
+            "results": [row.to_dict() for row in rows],
+        }
         print(json.dumps(document))
