@@ -10,7 +10,6 @@
 #include <stdexcept>
 
 #include "bindings.h"
-#include "measure.h"
 #include "program.h"
 
 namespace nb = nanobind;
@@ -293,22 +292,6 @@ class RecordedProgram {
   std::vector<nb::ndarray<nb::ro>> kept_;
 };
 
-std::unique_ptr<KvPool> make_kv(const std::string& set, int type, int64_t layers, int64_t heads,
-                                int64_t head_dim, int64_t blocks) {
-  if (type < 0 || type > 2 || layers < 1 || heads < 1 || head_dim < 1 || blocks < 1)
-    fail("a cache needs a known type and positive sizes");
-  return std::make_unique<KvPool>(table_of(set), static_cast<KvType>(type), layers, heads, head_dim,
-                                  blocks);
-}
-
-void read_kv(const KvPool& kv, int64_t layer, int64_t slot, Output<float> k, Output<float> v) {
-  const KvLayer at = layer >= 0 && layer < kv.num_layers() ? kv.layer(layer) : KvLayer{};
-  if (!at.base || slot < 0 || slot >= kv.num_blocks() * kBlockTokens ||
-      static_cast<int64_t>(k.size()) != at.num_kv_heads * at.head_dim || k.size() != v.size())
-    fail("no such layer or slot, or outputs of the wrong length");
-  kv.kernels().kv_read(k.data(), v.data(), at, slot);
-}
-
 void bind_recording(nb::class_<RecordedProgram>& c) {
   c.def(nb::init<const std::string&, int64_t, int64_t>(), nb::arg("kernel_set"),
         nb::arg("max_tokens"), nb::arg("max_rows"))
@@ -354,46 +337,10 @@ void bind_running(nb::class_<RecordedProgram>& c) {
 }  // namespace
 
 void bind_program(nb::module_& m) {
-  nb::class_<ThreadPool>(m, "ThreadPool")
-      .def(
-          "__init__",
-          [](ThreadPool* self, int threads) {
-            if (threads < 1 || threads > 1024) fail("threads must be in [1, 1024]");
-            new (self) ThreadPool(threads);
-          },
-          nb::arg("threads"))
-      .def_prop_ro("size", &ThreadPool::size);
-  nb::class_<KvPool>(m, "KvPool")
-      .def(nb::new_(&make_kv), nb::arg("kernel_set"), nb::arg("kv_type"), nb::arg("num_layers"),
-           nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("num_blocks"))
-      .def_prop_ro("num_blocks", &KvPool::num_blocks)
-      .def_prop_ro("nbytes", &KvPool::bytes)
-      .def("read", &read_kv, nb::arg("layer"), nb::arg("slot"), nb::arg("k"), nb::arg("v"));
-  m.def(
-      "kv_head_bytes",
-      [](int type, int64_t head_dim) { return kv_head_bytes(static_cast<KvType>(type), head_dim); },
-      nb::arg("kv_type"), nb::arg("head_dim"), "Bytes of K and V of one head in one block.");
+  bind_storage(m);
   nb::class_<RecordedProgram> program(m, "Program");
   bind_recording(program);
   bind_running(program);
-  m.def(
-      "read_bytes_per_s",
-      [](ThreadPool& pool, Array<uint8_t> memory, double seconds) {
-        nb::gil_scoped_release release;
-        return read_bytes_per_s(pool, memory.data(), static_cast<int64_t>(memory.size()), seconds);
-      },
-      nb::arg("pool"), nb::arg("memory"), nb::arg("seconds"),
-      "Read memory over and over: bytes per second.");
-  m.def(
-      "peak_ops_per_s",
-      [](ThreadPool& pool, const std::string& set, int peak, double seconds) {
-        table_of(set);
-        if (peak < 0 || peak > 2) fail("a peak is 0 (fp32), 1 (bf16) or 2 (int8)");
-        nb::gil_scoped_release release;
-        return peak_ops_per_s(pool, set.c_str(), static_cast<Peak>(peak), seconds);
-      },
-      nb::arg("pool"), nb::arg("kernel_set"), nb::arg("peak"), nb::arg("seconds"),
-      "Operations per second of a kernel set's widest loop; 0 where it has none.");
 }
 
 }  // namespace twostroke

@@ -12,8 +12,6 @@ constexpr size_t kAlign = 256;  // of arena pieces; also the slack a vector read
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-bool is_row_op(OpKind kind) { return kind != OpKind::linear && kind != OpKind::attend; }
-
 bool is_elementwise(OpKind kind) {
   return kind == OpKind::add || kind == OpKind::gated || kind == OpKind::soft_cap;
 }
@@ -35,6 +33,13 @@ const char* name_of(OpKind kind) {
                                       "kv_append", "add",      "gated",     "soft_cap",
                                       "take_rows", "linear",   "attend"};
   return names[static_cast<int>(kind)];
+}
+
+Section new_rows(Rows rows) {
+  Section section{};
+  section.kind = SectionKind::rows;
+  section.rows = rows;
+  return section;
 }
 }  // namespace
 
@@ -112,13 +117,8 @@ void Program::narrow_to_wanted() {
 }
 
 Section& Program::row_section(Rows rows) {
-  if (sections_.empty() || sections_.back().kind != SectionKind::rows ||
-      sections_.back().rows != rows) {
-    Section section{};
-    section.kind = SectionKind::rows;
-    section.rows = rows;
-    sections_.push_back(std::move(section));
-  }
+  if (sections_.back().kind != SectionKind::rows || sections_.back().rows != rows)
+    sections_.push_back(new_rows(rows));
   return sections_.back();
 }
 
@@ -148,10 +148,7 @@ int Program::acts_for(const Op& op, BufferId source, ActKind kind) {
     acts.bytes = std::max(acts.bytes, kernels_.act_bytes(kind, r, buffers_[source].width));
   Section* section = &row_section(op.rows);
   if (!section->acts.empty() && !same_tiles(acts_[section->acts[0]].kind, kind)) {
-    Section next{};
-    next.kind = SectionKind::rows;
-    next.rows = op.rows;
-    sections_.push_back(std::move(next));
+    sections_.push_back(new_rows(op.rows));
     section = &sections_.back();
   }
   if (section->width && section->width != buffers_[source].width) section->elementwise = false;
@@ -162,66 +159,76 @@ int Program::acts_for(const Op& op, BufferId source, ActKind kind) {
   return static_cast<int>(acts_.size()) - 1;
 }
 
+void Program::add_row_op(const Op& op) {
+  // What is stored already must not be followed by stages of the same section.
+  if (!sections_.back().acts.empty()) sections_.push_back(new_rows(op.rows));
+  Section& section = row_section(op.rows);
+  Stage stage{};
+  stage.kind = op.kind;
+  stage.op = &op;
+  stage.out_id = op.out.empty() ? -1 : op.out[0];
+  stage.x_id = op.in.empty() ? -1 : op.in[0];
+  stage.y_id = op.in.size() > 1 ? op.in[1] : -1;
+  stage.width = buffers_[op.out.empty() ? op.in[0] : op.out[0]].width;
+  section.elementwise &=
+      is_elementwise(op.kind) && (!section.width || section.width == stage.width);
+  section.width = std::max(section.width, stage.width);
+  if (!section.label.empty()) section.label += '+';
+  section.label += name_of(op.kind);
+  section.stages.push_back(stage);
+}
+
+void Program::add_linear(const Op& op) {
+  Section linear{};
+  linear.kind = SectionKind::linear;
+  linear.rows = op.rows;
+  linear.label = op.name;
+  for (size_t i = 0; i < op.mats.size(); i++) {
+    const int acts = acts_for(op, op.in[0], kernels_.act_kind(op.mats[i].format));
+    auto group = std::find_if(linear.groups.begin(), linear.groups.end(),
+                              [&](const LinearGroup& g) { return g.acts == acts; });
+    if (group == linear.groups.end()) {
+      linear.groups.emplace_back();
+      group = linear.groups.end() - 1;
+      group->acts = acts;
+    }
+    group->out_ids.push_back(op.out[i]);
+    group->mats.push_back(op.mats[i]);
+    group->biases.push_back(op.biases[i]);
+  }
+  sections_.push_back(std::move(linear));
+}
+
+void Program::add_attention(const Op& op) {
+  Section attend{};
+  attend.kind = SectionKind::attend;
+  attend.label = op.window ? "attend_window" : "attend";
+  attend.attend.kind = op.kind;
+  attend.attend.op = &op;
+  attend.attend.x_id = op.in[0];
+  attend.attend.out_id = op.out[0];
+  for (size_t i = 0; i < plans_.size(); i++)
+    if (plans_[i].heads == op.heads && plans_[i].window == op.window)
+      attend.plan = static_cast<int>(i);
+  if (attend.plan < 0) {
+    attend.plan = static_cast<int>(plans_.size());
+    plans_.push_back({op.heads, op.window, {}, 0});
+  }
+  sections_.push_back(std::move(attend));
+}
+
 void Program::build_sections() {
   Section prepare{};
   prepare.kind = SectionKind::prepare_kv;
   prepare.label = "prepare_kv";
   sections_.push_back(std::move(prepare));
   for (const Op& op : ops_) {
-    if (is_row_op(op.kind)) {
-      // What is stored already must not be followed by stages of the same section.
-      if (!sections_.empty() && !sections_.back().acts.empty())
-        sections_.emplace_back(
-            Section{SectionKind::rows, op.rows, {}, {}, {}, true, 0, {}, {}, -1, 0, 0});
-      Section& section = row_section(op.rows);
-      Stage stage{};
-      stage.kind = op.kind;
-      stage.op = &op;
-      stage.out_id = op.out.empty() ? -1 : op.out[0];
-      stage.x_id = op.in.empty() ? -1 : op.in[0];
-      stage.y_id = op.in.size() > 1 ? op.in[1] : -1;
-      stage.width = buffers_[op.out.empty() ? op.in[0] : op.out[0]].width;
-      section.elementwise &=
-          is_elementwise(op.kind) && (!section.width || section.width == stage.width);
-      section.width = std::max(section.width, stage.width);
-      section.label += (section.label.empty() ? "" : "+") + std::string(name_of(op.kind));
-      section.stages.push_back(stage);
-    } else if (op.kind == OpKind::linear) {
-      Section linear{};
-      linear.kind = SectionKind::linear;
-      linear.rows = op.rows;
-      linear.label = op.name;
-      for (size_t i = 0; i < op.mats.size(); i++) {
-        const int acts = acts_for(op, op.in[0], kernels_.act_kind(op.mats[i].format));
-        auto group = std::find_if(linear.groups.begin(), linear.groups.end(),
-                                  [&](const LinearGroup& g) { return g.acts == acts; });
-        if (group == linear.groups.end()) {
-          linear.groups.emplace_back();
-          group = linear.groups.end() - 1;
-          group->acts = acts;
-        }
-        group->out_ids.push_back(op.out[i]);
-        group->mats.push_back(op.mats[i]);
-        group->biases.push_back(op.biases[i]);
-      }
-      sections_.push_back(std::move(linear));
-    } else {
-      Section attend{};
-      attend.kind = SectionKind::attend;
-      attend.label = op.window ? "attend_window" : "attend";
-      attend.attend.kind = op.kind;
-      attend.attend.op = &op;
-      attend.attend.x_id = op.in[0];
-      attend.attend.out_id = op.out[0];
-      for (size_t i = 0; i < plans_.size(); i++)
-        if (plans_[i].heads == op.heads && plans_[i].window == op.window)
-          attend.plan = static_cast<int>(i);
-      if (attend.plan < 0) {
-        attend.plan = static_cast<int>(plans_.size());
-        plans_.push_back({op.heads, op.window, {}, 0});
-      }
-      sections_.push_back(std::move(attend));
-    }
+    if (op.kind == OpKind::linear)
+      add_linear(op);
+    else if (op.kind == OpKind::attend)
+      add_attention(op);
+    else
+      add_row_op(op);
   }
   Section sample{};
   sample.kind = SectionKind::sample;

@@ -182,6 +182,9 @@ class Program {
   // compile.cpp
   void narrow_to_wanted();
   void build_sections();
+  void add_row_op(const Op&);
+  void add_linear(const Op&);
+  void add_attention(const Op&);
   Section& row_section(Rows);
   int acts_for(const Op&, BufferId source, ActKind);
   bool same_tiles(ActKind, ActKind) const;
