@@ -183,6 +183,7 @@ double run_for(ThreadPool& pool, double seconds, Work& work) {
       rate.seconds = now_s() - start;
     } while (rate.seconds < seconds);
   };
+  std::lock_guard lock(pool.in_use());
   pool.run(body);
   double total = 0;
   for (const Rate& rate : rates) total += rate.amount / rate.seconds;

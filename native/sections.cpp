@@ -41,7 +41,7 @@ int64_t Program::rows_of(const Walk& walk, Rows rows) const {
 }
 
 void Program::step(ThreadPool& pool, KvPool& kv, const StepInputs& in, const StepOutputs& out) {
-  std::lock_guard lock(busy_);
+  std::scoped_lock lock(busy_, pool.in_use());
   Walk walk{pool, kv, in, out, {}};
   begin(walk);
   auto body = [&](int thread) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -82,11 +83,13 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return threads_; }
+  // Held by whoever uses the pool, from resetting the shares to the end of run.
+  std::mutex& in_use() { return in_use_; }
   Barrier& barrier() { return barrier_; }
   WorkShares& shares() { return shares_; }
 
   // Runs body(context, thread) on every thread, the caller as thread 0, denormals flushed; returns
-  // when all have returned. One caller at a time.
+  // when all have returned.
   void run(void (*body)(void*, int), void* context);
 
   template <class Body>
@@ -99,6 +102,7 @@ class ThreadPool {
   void stop();
 
   const int threads_;
+  std::mutex in_use_;
   Barrier barrier_;   // between sections
   Barrier finished_;  // end of run
   WorkShares shares_;
