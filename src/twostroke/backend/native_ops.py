@@ -58,9 +58,7 @@ class NativeOps:
         dense_biases = [None if bias is None else dense(bias) for bias in biases]
         return tuple(self.program.project(x, matrices, dense_biases, name))
 
-    def rope(
-        self, x: BufferId, positions: Nothing, *, rope: RopeConfig, head_dim: int
-    ) -> BufferId:
+    def rope(self, x: BufferId, positions: Nothing, *, rope: RopeConfig, head_dim: int) -> BufferId:
         """Record a rotation by the table of this embedding."""
         if rope not in self.ropes:
             self.ropes[rope] = self.program.add_rope(rope.pairs, rope.interleaved)
