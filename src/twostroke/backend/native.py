@@ -122,7 +122,7 @@ class NativeModel:
             self.kernel_set, max_tokens, min(_MAX_LOGIT_ROWS, max_tokens)
         )
         ops = NativeOps(self._program, config, packed.matrices)
-        batch: Batch[None] = Batch(None, None, None, None, None)
+        batch: Batch[None, None] = Batch(None, None, None, None, None)
         self._program.compile(forward(ops, config, weights, batch, None))
         self._rope = GrowingRope(self._program, ops.ropes, max_positions or config.context_length)
 

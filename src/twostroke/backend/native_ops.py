@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.weights import Weight
 
 BufferId = int
-Nothing = None  # indices and the cache are arguments of a step, not of the recording
+Nothing: TypeAlias = None  # indices and the cache are arguments of a step, not of the recording
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _LAYER = re.compile(r"^blk\.\d+\.")
 

@@ -141,7 +141,7 @@ def _table(entries: Iterable[_Entry]) -> bytes:
 
 def _file_parts(entries: list[_Entry], data: Bytes) -> tuple[bytes, Bytes]:
     table = _table(entries)
-    digest = hashlib.sha256(memoryview(data)).digest()
+    digest = hashlib.sha256(data.data).digest()
     head = _HEAD.pack(MAGIC, LAYOUT_VERSION, len(table), data.nbytes, digest) + table
     return head.ljust(-(-len(head) // _ALIGN) * _ALIGN, b"\0"), data
 
@@ -165,7 +165,7 @@ def _read(path: Path, entries: list[_Entry], total: int, *, verify: bool) -> Byt
     except (OSError, ValueError):
         return None
     data = np.frombuffer(mapped, np.uint8, data_bytes, begin)
-    if verify and hashlib.sha256(memoryview(data)).digest() != digest:
+    if verify and hashlib.sha256(data.data).digest() != digest:
         return None
     return data
 
