@@ -8,4 +8,6 @@ void bind_linear(nanobind::module_&);  // bindings_linear.cpp: packing, one line
 void bind_attention(
     nanobind::module_&);  // bindings_attention.cpp: cache, attention, rows, sampling (likewise)
 void bind_program(nanobind::module_&);  // bindings_program.cpp: the recorded forward pass
+void bind_storage(
+    nanobind::module_&);  // bindings_storage.cpp: threads, memory, packing, caches, measurements
 }  // namespace twostroke
