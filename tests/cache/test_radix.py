@@ -51,6 +51,16 @@ def test_the_match_is_the_longest_common_prefix(sequences: list[list[int]]) -> N
     assert matched(tree, sequences[-1]) == longest
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 3000))
+def test_common_tokens_finds_the_first_difference(n: int, m: int, at: int) -> None:
+    a, b = tokens(n), tokens(m)
+    if at < m:
+        b[at] += 1
+    expected = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(n, m))
+    assert common_tokens(token_key(a), token_key(b)) == expected
+
+
 def test_order_of_bytes_is_order_of_ids_also_for_large_ones() -> None:
     ids = [1, 255, 256, 65_535, 262_143]
     assert sorted(ids, key=lambda i: token_key([i])) == ids

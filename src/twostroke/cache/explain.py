@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from twostroke.cache.radix import TOKEN_BYTES, common_tokens
 from twostroke.request import MessageSpan, Request
 
-MAX_RECENT = 8  # sequences remembered per salt
+MAX_RECENT = 32  # sequences remembered per salt
 MAX_SALTS = 1024
 MAX_REMEMBERED_BYTES = 64 << 20
 MIN_SHARED_TOKENS = 16  # below it two prompts of other salts only share a template's first words

@@ -21,6 +21,7 @@ from twostroke.step import BLOCK_SIZE
 
 TOKEN_BYTES = 4
 BLOCK_BYTES = BLOCK_SIZE * TOKEN_BYTES
+COMPARED_BYTES = 4096  # at a time, so that an early difference is found early
 
 
 def token_key(token_ids: Sequence[int]) -> bytes:
@@ -34,11 +35,13 @@ def token_key(token_ids: Sequence[int]) -> bytes:
 
 def common_tokens(a: bytes, b: bytes) -> int:
     """Return how many tokens two keys share from the start."""
-    n = min(len(a), len(b)) // TOKEN_BYTES
-    if a[: n * TOKEN_BYTES] == b[: n * TOKEN_BYTES]:
-        return n
-    differs = np.frombuffer(a, np.uint32, n) != np.frombuffer(b, np.uint32, n)
-    return int(differs.argmax())
+    end = min(len(a), len(b)) // TOKEN_BYTES * TOKEN_BYTES
+    for at in range(0, end, COMPARED_BYTES):
+        left, right = a[at : min(at + COMPARED_BYTES, end)], b[at : min(at + COMPARED_BYTES, end)]
+        if left != right:
+            differs = np.frombuffer(left, np.uint32) != np.frombuffer(right, np.uint32)
+            return at // TOKEN_BYTES + int(differs.argmax())
+    return end // TOKEN_BYTES
 
 
 class Node:
