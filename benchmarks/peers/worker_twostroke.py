@@ -1,38 +1,55 @@
-"""twostroke as a worker: steps given straight to the runner, as the scheduler would give them.
+"""twostroke as a worker: steps given straight to a runner, as the scheduler would give them.
 
-Needs `twostroke.build.load_runner(path, config) -> Runner` (step.py). The numbers are the runner's,
-without the scheduler, as llama.cpp's here are without its server.
+The numbers are the runner's, without the scheduler, as llama.cpp's here are without its server.
+Each shape of run gets a runner with a cache of its size, made outside the timed part.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from twostroke.build import load_runner
+from twostroke.runner.runner import ModelRunner
 from worker_protocol import Timed, serve
 
 from twostroke import __version__
+from twostroke.build import build_engine, load_model
 from twostroke.config import EngineConfig
 from twostroke.request import SamplingParams
 from twostroke.step import BLOCK_SIZE, Phase, SampleSpec, Slice, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 CHUNK = 512  # as llama.cpp's n_ubatch
+ENGINE_KV_BYTES = 64 << 20  # of the engine's own runner, which is not used here
 
 
 class TwoStroke:
-    """One model behind a Runner."""
+    """One model and, for the shape of the run at hand, one runner."""
 
-    def __init__(self, path: str, threads: int) -> None:
-        config = EngineConfig(threads=threads, prefill_chunk=CHUNK)
-        self.runner = load_runner(Path(path), config)
+    def __init__(self, path: str, threads: int, backend: str = "auto") -> None:
+        config = EngineConfig(
+            threads=threads, prefill_chunk=CHUNK, kv_memory_bytes=ENGINE_KV_BYTES, backend=backend
+        )
+        self.built = build_engine(load_model(path), config)
+        self.num_blocks = 0
+        self.runner: ModelRunner | None = None
         self.given = {
             "engine": f"twostroke {__version__}",
+            "backend": self.built.machine.summary,
             "threads": threads,
             "prefill_chunk": CHUNK,
             "kv": config.kv_type.value,
         }
+
+    def open_runner(self, lengths: list[int]) -> tuple[ModelRunner, list[tuple[int, ...]]]:
+        """Return a runner for sequences of these lengths, and each one's block table."""
+        tables, free = [], 0
+        for length in lengths:
+            needed = -(-length // BLOCK_SIZE)
+            tables.append(tuple(range(free, free + needed)))
+            free += needed
+        if self.runner is None or self.num_blocks != free:
+            self.runner, self.num_blocks = self.built.new_runner(free * BLOCK_SIZE), free
+        return self.runner, tables
 
     def spec(self, prompt: list[int], output: list[int]) -> SampleSpec:
         """Ask for a greedy token after prompt and output."""
@@ -50,35 +67,25 @@ class TwoStroke:
             plans.append(StepPlan(prefill=(piece,), new_blocks=blocks if start == 0 else ()))
         return plans
 
-    def tables(self, lengths: list[int]) -> list[tuple[int, ...]]:
-        """Give each sequence its own run of blocks."""
-        tables, free = [], 0
-        for length in lengths:
-            needed = -(-length // BLOCK_SIZE)
-            tables.append(tuple(range(free, free + needed)))
-            free += needed
-        if free > self.runner.num_blocks:
-            raise MemoryError(f"needs {free} blocks, the pool has {self.runner.num_blocks}")
-        return tables
-
     def prefill(self, tokens: list[int]) -> Timed:
         """Time a prompt."""
-        plans = self.prompt_plans("pp", tokens, self.tables([len(tokens)])[0])
+        runner, (table,) = self.open_runner([len(tokens)])
+        plans = self.prompt_plans("pp", tokens, table)
         start = time.perf_counter()
         for plan in plans:
-            result = self.runner.run(plan)
+            result = runner.run(plan)
         seconds = time.perf_counter() - start
-        self.runner.forget("pp")
+        runner.forget("pp")
         return Timed(seconds, len(tokens), [[result.sampled["pp"].token_id]])
 
     def decode(self, prompts: list[list[int]], count: int) -> Timed:
         """Time greedy steps of all prompts together."""
-        tables = self.tables([len(prompt) + count + 1 for prompt in prompts])
+        runner, tables = self.open_runner([len(prompt) + count + 1 for prompt in prompts])
         names = [f"tg{i}" for i in range(len(prompts))]
         ids: list[list[int]] = []
         for name, prompt, table in zip(names, prompts, tables, strict=True):
             for plan in self.prompt_plans(name, prompt, table):
-                result = self.runner.run(plan)
+                result = runner.run(plan)
             ids.append([result.sampled[name].token_id])
         start = time.perf_counter()
         for _ in range(count):
@@ -93,12 +100,12 @@ class TwoStroke:
                 )
                 for name, prompt, table, output in zip(names, prompts, tables, ids, strict=True)
             )
-            sampled = self.runner.run(StepPlan(decode=slices)).sampled
+            sampled = runner.run(StepPlan(decode=slices)).sampled
             for name, output in zip(names, ids, strict=True):
                 output.append(sampled[name].token_id)
         seconds = time.perf_counter() - start
         for name in names:
-            self.runner.forget(name)
+            runner.forget(name)
         return Timed(seconds, count * len(prompts), ids)
 
 
