@@ -74,12 +74,10 @@ FACTS = MappingProxyType(
         "gpu_share": ("share of the model on the GPU (label: model)", "0 to 1"),
         "model_size_bytes": ("memory of the loaded model (label: model)", "bytes"),
         "prefill_progress": ("share of a prompt computed so far", "0 to 1"),
-        "draft_acceptance": ("accepted share of drafted tokens", "0 to 1"),
         "graphs_reused": ("decode steps that reused a compute graph", "steps"),
         "estimated_prefill_tok_s": ("fitted over several lines with one rate each", "tok/s"),
         "estimated_decode_tok_s": ("fitted over several lines with one rate each", "tok/s"),
         "meter_off": ("the engine's own timing is switched off and prints zeros", "bool"),
-        "engine_version": ("version that the engine printed", "text"),
     }
 )
 

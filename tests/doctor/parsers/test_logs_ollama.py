@@ -152,6 +152,20 @@ def test_runner_start_layers_and_truncation():
     assert (fact.value, fact.label, fact.line) == (5321 - 2048, "limit 2048", 3)
 
 
+def test_runner_command_line():
+    text = 'time=2025-05-20T10:00:00Z level=INFO source=server.go:405 msg="starting llama server" cmd="/usr/bin/ollama runner --model /m --ctx-size 8192 --batch-size 512 --n-gpu-layers 37 --threads 8 --flash-attn --kv-cache-type q8_0 --parallel 1 --port 41000"\n'
+    facts = {fact.name: fact.value for fact in parse(text).facts}
+    assert facts == {
+        "n_ctx": 8192,
+        "n_batch": 512,
+        "layers_requested": 37,
+        "threads": 8,
+        "flash_attention": True,
+        "kv_type_k": "q8_0",
+        "kv_type_v": "q8_0",
+    }
+
+
 def test_gin_line_of_a_client_that_gave_up():
     parsed = parse(
         '[GIN] 2025/05/20 - 10:11:12 | 499 |  5.239788128s |       127.0.0.1 | POST     "/api/chat"\n'

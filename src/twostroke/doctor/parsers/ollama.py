@@ -10,18 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..parsed import Fact, Item
+from ..parsed import Item
 from .draft import Draft, Sources
 from .lines import Line
-from .numbers import (
-    NUMBER,
-    duration,
-    json_count,
-    json_positive,
-    num,
-    size,
-    whole,
-)
+from .numbers import duration, json_count, json_positive, whole
+from .ollama_log import read_log_line
 
 ENGINE = "ollama"
 IMPLAUSIBLE_PREFILL_TOK_S = 50_000.0  # above any single GPU on a 1B model: the cache was counted
@@ -29,35 +22,6 @@ _FIELD = re.compile(
     r"^\s{0,40}(total duration|load duration|prompt eval (?:count|duration|rate)"
     r"|eval (?:count|duration|rate)):\s{1,40}(\S{1,40})(?: (tokens?/s|token\(s\)))?\s{0,8}$"
 )
-_GIN = re.compile(
-    r"\[GIN\] (\d{4}/\d\d/\d\d - \d\d:\d\d:\d\d) \|\s{0,8}(\d{3}) \|\s{0,20}(\S{1,32}) \|"
-    r"\s{0,60}\S{0,60} \|"
-    r'\s{1,8}(\w{3,8})\s{1,8}"([^"\s]{1,200})"'
-)
-_RUNNER = re.compile(rf"llama runner started in ({NUMBER}) seconds")
-_TRUNCATED = re.compile(
-    r"truncating input prompt\"?\s.{0,40}?limit=(\d{1,9}) prompt=(\d{1,9}) keep=(\d{1,9})"
-    r" new="
-)
-_SLOG = re.compile(r'([\w.]{1,40})=("(?:[^"\\]|\\.){0,400}"|\S{1,200}(?=\s))')
-_PS_HEADER = re.compile(r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL")
-_PS = re.compile(
-    r"^\s{0,4}(\S{1,120})\s{2,60}([0-9a-f]{6,64})\s{2,60}(\d[\d.]{0,12} [KMGT]?B)\s{2,60}"
-    r"(?:(\d{1,3})%/(\d{1,3})% CPU/GPU|(\d{1,3})% (GPU|CPU))(?:\s{2,60}(\d{1,9})(?=\s))?"
-)
-_SLOG_SIZES = {
-    "memory.available": "memory_available_bytes",
-    "memory.required.full": "memory_required_bytes",
-    "memory.required.partial": "memory_partial_bytes",
-    "memory.required.kv": "kv_required_bytes",
-    "memory.weights.total": "weights_bytes",
-    "memory.graph.full": "graph_bytes",
-}
-_SLOG_LAYERS = {
-    "layers.requested": "layers_requested",
-    "layers.model": "layers_total",
-    "layers.offload": "layers_offloaded",
-}
 _JSON_KEYS = ("total_duration", "eval_duration", "prompt_eval_duration")
 
 
@@ -87,6 +51,7 @@ class OllamaParser:
         "llama runner started",
         "truncating input prompt",
         "layers.offload",
+        "--ctx-size",
         "% GPU",
         "% CPU",
         "PROCESSOR",
@@ -100,7 +65,7 @@ class OllamaParser:
         match = _FIELD.search(line.text)
         if match is not None:
             return self._field(line, match)
-        return _access(line) or _server_log(line) or _process_list(line)
+        return read_log_line(line)
 
     def feed_block(self, line: Line, text: str) -> tuple[list[Item], int] | None:
         """Read a whole verbose block at once; return its items and the number of its lines."""
@@ -190,74 +155,6 @@ def _judge_prompt_count(draft: Draft) -> None:
         draft.prompt_total, draft.prompt_new = draft.prompt_new, None
     else:
         draft.flag("cached_may_be_counted")
-
-
-def _fact(line: Line, name: str, value: float | str, label: str | None = None) -> Fact:
-    return Fact(
-        name=name, value=value, engine=ENGINE, label=label, file=line.file, line=line.number
-    )
-
-
-def _access(line: Line) -> list[Item] | None:
-    match = _GIN.search(line.text)
-    seconds = duration(match.group(3)) if match else None
-    if match is None or seconds is None:
-        return None
-    label = f"{match.group(2)} {match.group(4)} {match.group(5)}"
-    return [_fact(line, "endpoint_latency_s", seconds, label)]
-
-
-def _server_log(line: Line) -> list[Item] | None:
-    text = line.text
-    if (match := _RUNNER.search(text)) is not None:
-        seconds = num(match.group(1))
-        return None if seconds is None else [_fact(line, "runner_start_s", seconds)]
-    if (match := _TRUNCATED.search(text)) is not None:
-        limit, prompt, _ = (int(part) for part in match.groups())
-        return [_fact(line, "prompt_truncated_tokens", max(prompt - limit, 0), f"limit {limit}")]
-    if "layers.offload" in text:
-        return _offload(line)
-    return None
-
-
-def _offload(line: Line) -> list[Item]:
-    out: list[Item] = []
-    for key, quoted in _SLOG.findall(line.text):
-        value = quoted.strip('"').strip("[]")
-        if key in _SLOG_LAYERS:
-            count = -1 if value == "-1" else whole(value)
-            if count is not None:
-                out.append(_fact(line, _SLOG_LAYERS[key], count))
-        elif key in _SLOG_SIZES:
-            for number, one in enumerate(_split_sizes(value)):
-                label = f"device {number}" if key == "memory.available" else None
-                out.append(_fact(line, _SLOG_SIZES[key], one, label))
-    return out
-
-
-def _split_sizes(value: str) -> list[int]:
-    """Read `3.2 GiB` or a blank-separated list of such sizes."""
-    words = value.split()
-    pairs = zip(words[::2], words[1::2], strict=False)
-    return [found for number, unit in pairs if (found := size(f"{number} {unit}")) is not None]
-
-
-def _process_list(line: Line) -> list[Item] | None:
-    if _PS_HEADER.search(line.text):
-        return []
-    match = _PS.search(line.text)
-    if match is None:
-        return None
-    model, _, size_text, cpu, gpu, share, where, context = match.groups()
-    on_gpu = int(gpu) if gpu else int(share) if where == "GPU" else 100 - int(share)
-    if not 0 <= on_gpu <= 100 or (cpu and int(cpu) + int(gpu) != 100):
-        return None
-    out: list[Item] = [_fact(line, "gpu_share", on_gpu / 100, model)]
-    if (total := size(size_text)) is not None:
-        out.append(_fact(line, "model_size_bytes", total, model))
-    if context:
-        out.append(_fact(line, "n_ctx", int(context), model))
-    return out
 
 
 def is_reply(obj: dict[str, Any]) -> bool:
