@@ -130,6 +130,22 @@ def test_what_was_used_again_is_evicted_last() -> None:
     assert left == [47, 16, 47], "one block was free, two came from b"
 
 
+def test_a_head_that_was_only_looked_up_is_recent_too() -> None:
+    cache = KVCacheManager(5)
+    for name, seed in (("a", 1), ("b", 2)):
+        request = make(name, tokens(32, seed=seed))
+        compute(cache, request, admit(cache, request))
+        cache.free(request)
+    cancelled = make("c", [*tokens(32, seed=1), 5])
+    cancelled.num_computed_tokens = admit(cache, cancelled).num_cached_tokens
+    assert cancelled.num_computed_tokens == 32
+    cache.free(cancelled)
+    newcomer = make("d", tokens(32, seed=4))
+    compute(cache, newcomer, admit(cache, newcomer))
+    left = [cache.match("", token_key([*tokens(32, seed=s), 5])).num_tokens for s in (1, 2)]
+    assert left == [32, 16]
+
+
 def test_equal_blocks_computed_side_by_side_become_one() -> None:
     cache = KVCacheManager(10)
     first, second = make("a", tokens(40)), make("b", tokens(40))
