@@ -80,6 +80,14 @@ def test_a_request_that_breaks_alone_leaves_the_engine_running() -> None:
     assert len(sim.answer(tokens(30), max_tokens=5)) == 5
 
 
+def test_what_a_failed_step_may_have_spoiled_is_not_reused() -> None:
+    sim = failing({"bad"})
+    sim.add(tokens(60), id="bad", max_tokens=10)
+    sim.step()
+    assert sim.cache.num_used_blocks == 0
+    sim.check()
+
+
 def test_a_failure_in_the_middle_of_decoding_keeps_neighbours_bits() -> None:
     sim = failing(set())
     for name, seed in (("a", 1), ("bad", 2)):

@@ -194,9 +194,13 @@ class KVCacheManager:
     def _parent(lease: _Lease) -> Node | None:
         return lease.nodes[-1] if lease.nodes else None
 
-    def free(self, request: Request) -> None:
-        """Take back all blocks of a request; what it computed stays reusable until evicted."""
-        self.commit(request, with_tail=True)
+    def free(self, request: Request, *, is_trusted: bool = True) -> None:
+        """Take back all blocks of a request; what it computed stays reusable until evicted.
+
+        Not is_trusted: its last step failed, so only what was committed before is kept.
+        """
+        if is_trusted:
+            self.commit(request, with_tail=True)
         lease = self._leases.pop(request.id)
         self._num_promised -= lease.num_reserved - len(lease.blocks)
         stamp = self._tree.tick()

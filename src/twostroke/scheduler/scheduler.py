@@ -467,7 +467,7 @@ class Scheduler:
         num_blocks = len(request.block_table)
         if request.state is RequestState.RUNNING:
             self._explainer.remember(request, entry.full_key())
-            self._cache.free(request)
+            self._cache.free(request, is_trusted=reason is not FinishReason.ERROR)
             self._running.remove(entry)
         else:
             del self._waiting[bisect_left(self._waiting, entry.order, key=_order)]
