@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from twostroke.cache.radix import token_key
+from twostroke.cache.radix import TOKEN_BYTES, common_tokens, token_key
 from twostroke.request import Request
 from twostroke.sampling import needs_history
 from twostroke.scheduler.policy import GROWTH_TOKENS, order_key
-from twostroke.step import SampleSpec
+from twostroke.step import BLOCK_SIZE, SampleSpec
+
+MIN_SHARED_HEAD = BLOCK_SIZE  # a shorter common head is not worth waiting for
 
 
 class Entry:
@@ -65,3 +67,20 @@ class Entry:
     def num_prefill_left(self) -> int:
         """Tokens that are known and not computed."""
         return self.request.num_tokens - self.request.num_computed_tokens
+
+
+def waits_for_head(entry: Entry, running: list[Entry]) -> bool:
+    """Whether an older prompt in flight will soon have cached a head that this one shares."""
+    for other in running:
+        computing = other.request
+        if computing.num_computed_tokens >= len(other.key) // TOKEN_BYTES:
+            continue  # its prompt is done
+        if other.order > entry.order or computing.salt != entry.request.salt:
+            continue
+        shared = entry.shared_with.get(computing.id)
+        if shared is None:
+            shared = common_tokens(entry.key, other.key)
+            entry.shared_with[computing.id] = shared
+        if shared >= MIN_SHARED_HEAD and computing.num_computed_tokens < shared:
+            return True
+    return False

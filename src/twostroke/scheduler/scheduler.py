@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from twostroke.cache.explain import CacheExplainer, Explanation
 from twostroke.cache.manager import Allocation, KVCacheManager
-from twostroke.cache.radix import TOKEN_BYTES, common_tokens, token_key
+from twostroke.cache.radix import token_key
 from twostroke.config import EngineConfig
 from twostroke.errors import RequestError
 from twostroke.events import Admitted, Event, Finished, Preempted
 from twostroke.request import FinishReason, Request, RequestState, SamplingParams
 from twostroke.scheduler.budget import StepBudget, prefill_price_s
-from twostroke.scheduler.entry import Entry
+from twostroke.scheduler.entry import Entry, waits_for_head
 from twostroke.scheduler.policy import GROWTH_TOKENS, promised_tokens, total_limit
 from twostroke.scheduler.wait import WaitLimit
 from twostroke.step import (
@@ -40,7 +40,6 @@ MAX_WAITING = 1024
 MAX_WAIT_S = 600.0
 MAX_HELD = 16  # waiting requests that are passed over because their head is being computed
 LAST = (float("inf"), 0)  # the place after everybody
-MIN_SHARED_HEAD = BLOCK_SIZE  # a shorter common head is not worth waiting for
 
 
 class Progress(NamedTuple):
@@ -322,30 +321,9 @@ class Scheduler:
         for entry in self._waiting[: MAX_HELD + 1]:
             if entry.order > order:
                 return None
-            if not self._waits_for_head(entry):
+            if not (self._cache.is_enabled and waits_for_head(entry, self._running)):
                 return entry if self._admit(entry) else None
         return None
-
-    def _waits_for_head(self, entry: Entry) -> bool:
-        """Whether an older prompt in flight will soon have cached a head that this one shares."""
-        if not self._cache.is_enabled:
-            return False
-        for other in self._running:
-            computing = other.request
-            if (
-                computing.num_computed_tokens >= len(other.key) // TOKEN_BYTES
-                or other.order > entry.order
-            ):
-                continue
-            if computing.salt != entry.request.salt:
-                continue
-            shared = entry.shared_with.get(computing.id)
-            if shared is None:
-                shared = common_tokens(entry.key, other.key)
-                entry.shared_with[computing.id] = shared
-            if shared >= MIN_SHARED_HEAD and computing.num_computed_tokens < shared:
-                return True
-        return False
 
     def _admit(self, entry: Entry) -> bool:
         request = entry.request
