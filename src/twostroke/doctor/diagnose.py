@@ -27,7 +27,7 @@ def diagnose(parsed: Parsed, given: Given | None = None) -> Diagnosis:
     e = gather(parsed, given or Given())
     found = [finding for rule in SPECIFIC if (finding := rule(e)) is not None]
     found = _drop_contradicted(found)
-    claimed = _claimed(e, found)
+    claimed = _claimed(found)
     found += [finding for rule in GENERIC if (finding := rule(e, claimed)) is not None]
     found.sort(key=lambda f: -(f.share if f.share is not None else 0.0))
     found += [finding for rule in LAST if (finding := rule(e)) is not None]
@@ -58,19 +58,15 @@ def _drop_contradicted(found: list[Finding]) -> list[Finding]:
     return out
 
 
-def _claimed(e: Evidence, found: Sequence[Finding]) -> dict[str, float]:
-    """Return the seconds by phase that causes explain."""
+def _claimed(found: Sequence[Finding]) -> dict[str, float]:
+    """Return the seconds by phase that causes explain; two of one phase may be the same seconds."""
     claimed = {"prefill": 0.0, "decode": 0.0}
     for finding in found:
-        seconds = finding.seconds or 0.0
-        if finding.code in ("METER", "BACKGROUND"):
+        if finding.code == "METER":
             continue
-        if finding.code in _BOTH_PHASES:
-            share = seconds / max(e.phase_s("prefill") + e.phase_s("decode"), 1e-12)
-            for phase in claimed:
-                claimed[phase] = max(claimed[phase], min(share, 1.0) * e.phase_s(phase))
-        elif finding.phase in claimed:
-            claimed[finding.phase] = max(claimed[finding.phase], seconds)
+        explains = finding.explains or {str(finding.phase): finding.seconds or 0.0}
+        for phase in claimed:
+            claimed[phase] = max(claimed[phase], explains.get(phase, 0.0))
     return claimed
 
 

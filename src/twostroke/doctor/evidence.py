@@ -13,7 +13,7 @@ from .finding import EvidenceLine
 from .given import Given
 from .parsed import Fact, Parsed
 from .runs import Run, number_of, split_runs
-from .wait import wait_of
+from .wait import INFERENCE, wait_of
 
 MAX_EVIDENCE = 8  # lines shown a finding
 _NO_WAIT_FLAGS = frozenset({"no_output", "benchmark"})
@@ -79,9 +79,10 @@ def gather(parsed: Parsed, given: Given) -> Evidence:
     )
 
 
-def known_sum(values: Iterable[float | None]) -> float:
-    """Return the sum of the known values."""
-    return sum(v for v in values if v is not None)
+def model_seconds(records: Iterable[RequestRecord]) -> dict[str, float]:
+    """Return the seconds in which the model ran, by phase."""
+    wait = wait_of(records)
+    return {name: wait[name] for name in ("prefill", "decode", INFERENCE) if name in wait}
 
 
 def fact_lines(facts: Iterable[Fact | None]) -> tuple[EvidenceLine, ...]:

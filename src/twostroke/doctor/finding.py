@@ -5,7 +5,7 @@ Holds numbers, file names and line numbers; never a word of any prompt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -67,7 +67,8 @@ class Finding:
     """One cause of the wait.
 
     phase: whose seconds these are. share: of the wait, 0 to 1, None when unknown. seconds: over all
-    requests. missing: the evidence that would prove more.
+    requests. missing: the evidence that would prove more. explains: seconds by phase, where
+    they are not all of `phase`.
     """
 
     code: str
@@ -79,6 +80,7 @@ class Finding:
     evidence: tuple[EvidenceLine, ...] = ()
     cures: tuple[Cure, ...] = ()
     missing: tuple[str, ...] = ()
+    explains: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.code in CODES and self.confidence in CONFIDENCE

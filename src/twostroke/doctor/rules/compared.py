@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...advice import cure
 from ...record import RequestRecord
-from ..evidence import Evidence, fact_lines, record_lines
+from ..evidence import Evidence, fact_lines, model_seconds, record_lines
 from ..finding import Finding
 from ..runs import Run, number_of
 
@@ -83,9 +83,16 @@ def kvq_fallback(e: Evidence) -> Finding | None:
 
 def _with_prefill(e: Evidence, found: Finding, slow: Run) -> Finding:
     """Both phases run attention: count both."""
-    seconds = _decode_of(slow.records) + sum(r.phases.prefill_s or 0.0 for r in slow.records)
+    explains = model_seconds(slow.records)
+    seconds = sum(explains.values())
     facts = fact_lines([slow.fact("kv_type_k"), slow.fact("kv_type_v")])
-    return replace(found, seconds=seconds, share=e.share(seconds), evidence=facts + found.evidence)
+    return replace(
+        found,
+        seconds=seconds,
+        share=e.share(seconds),
+        evidence=facts + found.evidence,
+        explains=explains,
+    )
 
 
 def _is_quantised(run: Run) -> bool:
@@ -119,7 +126,8 @@ def _smaller_is_slower(e: Evidence, quantised: list[Run], what: str) -> Finding 
             a, b = slow.decode_tok_s, fast.decode_tok_s
             if small >= large or a is None or b is None or b < _SLOWER * a:
                 continue
-            seconds = slow.phases.decode_s
+            explains = model_seconds([slow])
+            seconds = sum(explains.values())
             return Finding(
                 code="KVQ_FALLBACK",
                 says=(
@@ -133,6 +141,7 @@ def _smaller_is_slower(e: Evidence, quantised: list[Run], what: str) -> Finding 
                 confidence="medium",
                 evidence=fact_lines([quantised[0].fact("kv_type_k")]) + record_lines([slow, fast]),
                 cures=(cure.unpredicted("f16_kv", what),),
+                explains=explains,
             )
     return None
 
@@ -217,7 +226,8 @@ def _more_than_cores(e: Evidence) -> Finding | None:
 def _cores_taken(e: Evidence) -> Finding | None:
     """Somebody else kept the machine busy while nothing was asked of the server."""
     busy = e.number("cpu_busy_share")
-    seconds = e.phase_s("decode") + e.phase_s("prefill")
+    explains = model_seconds(e.records)
+    seconds = sum(explains.values())
     if busy is None or busy < _BUSY or not seconds:
         return None
     what = "Stop or move what takes the CPU, or give the server fewer threads than cores are free."
@@ -234,6 +244,7 @@ def _cores_taken(e: Evidence) -> Finding | None:
         confidence="medium",
         evidence=fact_lines([e.fact("cpu_busy_share")]),
         cures=(cure.between("free_cores", what, 0.0, high, "at most the share that was taken"),),
+        explains=explains,
     )
 
 

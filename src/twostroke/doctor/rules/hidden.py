@@ -8,7 +8,7 @@ from ...advice import cure
 from ...record import RequestRecord
 from ..evidence import Evidence, record_lines
 from ..finding import Finding
-from ..wait import INFERENCE, phase_seconds, total_seconds
+from ..wait import INFERENCE, phase_seconds, total_seconds, wait_of
 
 MIN_SHARE = 0.2
 _MIN_REASONING = 0.5  # of the output tokens
@@ -91,6 +91,7 @@ def background(e: Evidence) -> Finding | None:
                 "the time that these requests took",
             ),
         ),
+        explains=wait_of(hit),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...advice import cure, cures
-from ..evidence import Evidence, fact_lines, record_lines
+from ..evidence import Evidence, fact_lines, model_seconds, record_lines
 from ..finding import EvidenceLine, Finding
 from ..parsed import Fact
 from ..runs import Run, number_of
-from ..wait import INFERENCE, phase_seconds
 from .rates import read_rate
 
 SLOWEST_MEMORY = 3e9  # bytes/s: below any memory in use, the speed of disks and swap
@@ -16,12 +17,6 @@ _SLOW_LOAD_S = 60.0
 _MIN_PROMPT = 128
 _BATCHING_ENGINES = ("llama.cpp", "llama-server")  # engines known to prefill in batches
 _GPU_WORDS = ("cuda", "rocm", "metal", "vulkan", "sycl", "gpu")
-
-
-def _model_s(run: Run) -> float:
-    """Seconds in which the model ran."""
-    names = ("prefill", "decode", INFERENCE)
-    return sum(phase_seconds(r).get(name, 0.0) for r in run.records for name in names)
 
 
 def _larger_phase(e: Evidence) -> str:
@@ -38,8 +33,10 @@ def spill(e: Evidence) -> Finding | None:
 
 
 def _spill(
-    e: Evidence, says: str, seconds: float, confidence: str, evidence: tuple[EvidenceLine, ...]
+    e: Evidence, says: str, runs: Sequence[Run], confidence: str, evidence: tuple[EvidenceLine, ...]
 ) -> Finding:
+    explains = model_seconds(r for run in runs for r in run.records)
+    seconds = sum(explains.values())
     what = (
         "Make it fit: fewer layers on the GPU, a smaller context, 8-bit KV, or a smaller "
         "quantisation of the weights."
@@ -53,6 +50,7 @@ def _spill(
         confidence=confidence,
         evidence=evidence,
         cures=(cure.between("fit", what, 0.0, seconds, "at most the time the model ran"),),
+        explains=explains,
     )
 
 
@@ -69,7 +67,7 @@ def _slower_on_gpu(e: Evidence) -> Finding | None:
                 e,
                 f"prefill is {fast / slow:.0f} times slower with layers on the GPU "
                 f"({slow:.3g} tok/s) than without ({fast:.3g} tok/s): its memory is over-committed",
-                _model_s(gpu),
+                [gpu],
                 "high",
                 fact_lines([gpu.fact("layers_offloaded")])
                 + record_lines([*gpu.records[:2], *cpu.records[:2]]),
@@ -88,7 +86,7 @@ def _disk_speed(e: Evidence) -> Finding | None:
             e,
             f"the weights are read at {rate / 1e9:.2f} GB/s, the speed of a disk or of swap, "
             "not of memory",
-            _model_s(run),
+            [run],
             "high",
             record_lines(run.records[:3]),
         )
@@ -106,7 +104,7 @@ def _too_large(e: Evidence) -> Finding | None:
     return _spill(
         e,
         f"weights and KV take {(weights + kv) / 1e9:.1f} GB of {memory / 1e9:.1f} GB of memory",
-        sum(_model_s(run) for run in e.runs),
+        e.runs,
         "medium",
         record_lines(e.records[:3]),
     )
@@ -126,7 +124,7 @@ def _slow_load(e: Evidence) -> Finding | None:
             e,
             f"loading took {load:.0f} s, and a batch of prompt tokens runs no faster "
             f"({pp:.3g} tok/s) than single ones ({tg:.3g} tok/s): memory is likely too small",
-            _model_s(run),
+            [run],
             "low",
             fact_lines([run.fact("model_load_s")]) + record_lines(big[:3]),
         )
@@ -141,7 +139,8 @@ def offload(e: Evidence) -> Finding | None:
         if found is None:
             continue
         on_gpu, total, says, facts = found
-        seconds = _model_s(run) or None
+        explains = model_seconds(run.records)
+        seconds = sum(explains.values()) or None
         cause = _context_cause(e, run)
         moved = cures.move_layers(seconds or 0.0, on_gpu, total)
         if seconds is None:
@@ -155,6 +154,7 @@ def offload(e: Evidence) -> Finding | None:
             confidence="high",
             evidence=fact_lines(facts) + record_lines(run.records[:3]),
             cures=(moved,),
+            explains=explains,
         )
     return None
 

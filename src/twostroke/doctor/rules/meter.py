@@ -126,7 +126,7 @@ def _same_prefill(one: Run, two: Run) -> bool:
     """Whether the prefill rates agree; a short prompt's rate is lower and says nothing."""
     rates = (one.prefill_tok_s(), two.prefill_tok_s())
     if None in rates:
-        return True
+        return False
     counts = [max(r.prompt.new or 0 for r in run.records) for run in (one, two)]
     return min(counts) < 256 or _close(*rates)
 

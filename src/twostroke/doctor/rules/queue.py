@@ -208,17 +208,26 @@ def _queue_of_benchmarks(e: Evidence) -> Finding | None:
 
 
 def _overload(facts: dict[str, float | str]) -> str | None:
-    offered, done = facts.get("request_rate"), facts.get("requests_per_s")
+    offered, done = facts.get("request_rate"), _completed(facts)
     if offered == "inf" and (facts.get("successful_requests") or 0) != 1:
         count = facts.get("successful_requests")
         many = f"{count:.0f} requests" if isinstance(count, float) else "all requests"
         return f"{many} were sent at once: the time to the first token is their queue"
-    if isinstance(offered, float) and isinstance(done, float) and offered > _OVERLOAD * done:
+    if isinstance(offered, float) and done is not None and offered > _OVERLOAD * done:
         return (
             f"{offered:g} requests a second arrive and {done:g} are completed: the queue grows, "
             "and the time to the first token with it"
         )
     return None
+
+
+def _completed(facts: dict[str, float | str]) -> float | None:
+    """Return requests completed a second, computed rather than printed where possible."""
+    count, seconds = facts.get("successful_requests"), facts.get("duration_s")
+    if isinstance(count, float) and isinstance(seconds, float) and seconds > 0:
+        return count / seconds
+    printed = facts.get("requests_per_s")
+    return printed if isinstance(printed, float) else None
 
 
 def _starved(facts: dict[str, float | str]) -> str | None:
