@@ -174,7 +174,9 @@ class Request:
     spans: tuple[MessageSpan, ...] = ()
     init_s: float | None = None
     load_s: float | None = None
-    char_at: Callable[[int], int | None] | None = None  # prompt token -> character offset in its message
+    char_at: Callable[[int], int | None] | None = (
+        None  # prompt token -> character offset in its message
+    )
 
     state: RequestState = RequestState.WAITING
     output_token_ids: list[int] = field(default_factory=list)

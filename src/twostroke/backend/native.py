@@ -18,7 +18,13 @@ from twostroke.backend.arrays import SAMPLE_RESULT, Results, StepArrays
 from twostroke.backend.memory import free_memory_bytes
 from twostroke.backend.native_ops import GrowingRope, NativeOps
 from twostroke.backend.native_sampling import encode_samples
-from twostroke.backend.packed import PackedWeights, cache_key, load_packed, packer
+from twostroke.backend.packed import (
+    PackedWeights,
+    cache_key,
+    layout_probe,
+    load_packed,
+    packer,
+)
 from twostroke.backend.packed_folder import PackedFolder
 from twostroke.config import KvType
 from twostroke.errors import CapacityError, ConfigError, ShapeError, UnsupportedCPU
@@ -242,7 +248,6 @@ def pack_weights(
     *,
     folder: PackedFolder | None = None,
     fingerprint: tuple[object, ...] = (),
-    build: str = "",
     verify: bool = False,
 ) -> PackedWeights:
     """Map a model's repacked matrices from the cache folder, or repack them on a pool's threads.
@@ -259,7 +264,7 @@ def pack_weights(
             packed_bytes=native.packed_bytes,
             allocate=native.huge_array,
             folder=folder,
-            key=cache_key(fingerprint, build) if fingerprint else "",
+            key=cache_key(fingerprint, layout_probe(native, pool)) if fingerprint else "",
             verify=verify,
         )
     except MemoryError:

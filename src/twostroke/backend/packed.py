@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from twostroke.backend.packed_folder import PackedFolder
 from twostroke.errors import UnsupportedModel
-from twostroke.formats.ggml_types import row_bytes
+from twostroke.formats.ggml_types import BLOCK_SIZES, row_bytes
 from twostroke.model.weights import Weight
 
-LAYOUT_VERSION = 1  # of the panels (native/block_formats.h): change it whenever they change
+LAYOUT_VERSION = 1  # of this file; what the kernels make of a matrix is told by layout_probe
 MAGIC = b"twostroke-packed"
 _HEAD = struct.Struct("<16sIIQ32s")  # magic, layout, table bytes, data bytes, SHA-256 of the data
 _ALIGN = 4096
@@ -68,7 +68,7 @@ class _Entry:
 
 
 def cache_key(source: Iterable[object], build: str) -> str:
-    """Return the name of a model's packed file: SHA-256 over what identifies source and layout."""
+    """Return the name of a model's packed file: SHA-256 over what identifies source and build."""
     fields = ["packed", str(LAYOUT_VERSION), build, *(str(field) for field in source)]
     return hashlib.sha256("\x1f".join(fields).encode()).hexdigest()
 
@@ -173,6 +173,23 @@ def _read(path: Path, entries: list[_Entry], total: int, *, verify: bool) -> Byt
 def _map_flags() -> int:
     populate: Any = getattr(mmap, "MAP_POPULATE", 0)  # Linux; elsewhere pages come as they are read
     return mmap.MAP_SHARED | int(populate)
+
+
+def layout_probe(native: Any, pool: Any) -> str:
+    """Return a hash of how this build packs each type: a changed layout gets another cache key."""
+    rng = np.random.default_rng(0)
+    digest = hashlib.sha256()
+    n, k = 32, 256
+    for kind in BLOCK_SIZES:
+        nbytes = native.packed_bytes(int(kind), n, k)
+        if nbytes < 0:
+            continue
+        width = row_bytes(kind, k)
+        out = np.zeros(nbytes, np.uint8)
+        rows = rng.integers(0, 256, n * width, np.uint8)
+        native.pack_matrix(pool, out, int(kind), rows, n, k, width)
+        digest.update(f"{kind.name} {nbytes} ".encode() + out.tobytes())
+    return digest.hexdigest()
 
 
 def packer(native: Any, pool: Any) -> PackOne:

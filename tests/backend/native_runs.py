@@ -1,0 +1,94 @@
+"""One request or several on the native backend, driven block by block without a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from twostroke.backend.arrays import StepArrays
+from twostroke.backend.native import NativeModel, native_module, pack_weights
+from twostroke.backend.reference import Floats, ReferenceOps, round_bf16, round_q8
+from twostroke.config import KvType
+from twostroke.formats.ggml_types import GGMLType
+from twostroke.model.config import ModelConfig
+from twostroke.model.weights import ModelWeights, Weight
+from twostroke.runner.inputs import InputBuilder
+from twostroke.step import BLOCK_SIZE, Phase, Slice, StepPlan
+
+BLOCKS_EACH = 8
+
+
+def arrays_of(
+    slices: Sequence[Slice], *, rows: Sequence[int] | None = None, new_blocks: Sequence[int] = ()
+) -> StepArrays:
+    """Return a step's arrays that want the logits of `rows`, by default of all tokens."""
+    built, _ = InputBuilder().build(StepPlan(prefill=tuple(slices), new_blocks=tuple(new_blocks)))
+    wanted = range(len(built.token_ids)) if rows is None else rows
+    values = {name: getattr(built, name) for name in StepArrays.__dataclass_fields__}
+    return StepArrays(**{**values, "logit_rows": np.array(wanted, np.int32)})
+
+
+def piece(name: str, ids: Sequence[int], start: int, end: int, first_block: int) -> Slice:
+    """Return tokens [start, end) of a request whose blocks follow each other backwards."""
+    last = first_block + BLOCKS_EACH
+    table = tuple(range(last - 1, first_block - 1, -1))[: -(-end // BLOCK_SIZE)]
+    return Slice(name, Phase.PREFILL, tuple(ids[start:end]), start, table)
+
+
+def make_model(
+    config: ModelConfig,
+    weights: ModelWeights,
+    *,
+    kernel_set: str,
+    threads: int = 1,
+    max_tokens: int = 160,
+    num_blocks: int = 4 * BLOCKS_EACH,
+    kv_type: KvType = KvType.BF16,
+) -> NativeModel:
+    """Return a native model packed in memory."""
+    pool = native_module().ThreadPool(threads)
+    return NativeModel(
+        config,
+        weights,
+        pack_weights(weights, pool),
+        num_blocks=num_blocks,
+        kv_type=kv_type,
+        max_tokens=max_tokens,
+        kernel_set=kernel_set,
+        pool=pool,
+    )
+
+
+def in_chunks(model: NativeModel, ids: Sequence[int], size: int) -> np.ndarray:
+    """Prefill in chunks and return the logits of every token: [n, V]."""
+    parts = []
+    for start in range(0, len(ids), size):
+        end = min(start + size, len(ids))
+        new = range(BLOCKS_EACH) if start == 0 else ()
+        parts.append(model.logits(arrays_of([piece("r", ids, start, end, 0)], new_blocks=new)))
+    return np.concatenate(parts)
+
+
+class RoundedOps(ReferenceOps):
+    """The reference with activations rounded as the kernels round them: 8 bits per 32 values before
+    integer weights, bf16 before bf16 weights.
+    """
+
+    def project(
+        self, x: Floats, weights: tuple[Weight, ...], biases: tuple[Weight | None, ...]
+    ) -> tuple[Floats, ...]:
+        """Round, then multiply."""
+        outs: list[Floats] = []
+        for weight, bias in zip(weights, biases, strict=True):
+            outs += super().project(_rounded_for(weight, x), (weight,), (bias,))
+        return tuple(outs)
+
+
+def _rounded_for(weight: Weight, x: Floats) -> Floats:
+    if weight.type in (GGMLType.F32, GGMLType.F16):
+        return x
+    if weight.type is GGMLType.BF16:
+        return round_bf16(x)
+    groups = x.reshape(len(x), -1, 32)
+    return round_q8(groups).reshape(x.shape)
