@@ -18,6 +18,9 @@ PREFILL_MEMORY = 0.98  # weight of a step with prefill after the next such step
 DECODE_MEMORY = 0.995
 OUTLIER = 3.0  # a step this many times slower than predicted counts as this many times
 MIN_STEPS_FOR_OUTLIERS = 8
+MIN_DECODE_STEPS = 32  # after that one decode step in DECODE_STRIDE is taken note of
+DECODE_STRIDE = 4
+REFIT_STRIDE = 64
 SMALLEST_S = 1e-7
 # Ridge on scaled features: the constant is trusted least, so one size scales in proportion.
 RIDGE = np.array([3e-4, 1e-6, 3e-4, 1e-5, 3e-5])
@@ -46,6 +49,7 @@ class FittedPredictor:
         self._num_steps = [0, 0]
         self._has_decode = False
         self._fit: tuple[float, ...] | None = None
+        self._last: tuple[StepPlan | None, Features] = (None, (0.0,) * 5)
 
     def step_s(self, plan: StepPlan) -> float | None:
         """Return the predicted seconds, None while a phase of the plan has never been measured."""
@@ -53,7 +57,13 @@ class FittedPredictor:
             return None
         if plan.decode and not self._has_decode:
             return None
-        return self._predict(features(plan))
+        return self._predict(self._features(plan))
+
+    def _features(self, plan: StepPlan) -> Features:
+        """Return features(plan), once for the prediction and the observation of one plan."""
+        if self._last[0] is not plan:
+            self._last = (plan, features(plan))
+        return self._last[1]
 
     def _predict(self, x: Features) -> float:
         if self._fit is None:
@@ -63,16 +73,19 @@ class FittedPredictor:
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Take note of a measured step; one far slower than predicted counts only in part."""
-        x = features(plan)
         kind = 0 if plan.prefill else 1
-        seconds = max(seconds, SMALLEST_S)
         count = self._num_steps[kind]
+        if kind == 1 and count >= MIN_DECODE_STEPS and count % DECODE_STRIDE:
+            self._num_steps[1] = count + 1
+            return
+        x = self._features(plan)
+        seconds = max(seconds, SMALLEST_S)
         if count >= MIN_STEPS_FOR_OUTLIERS and (self._fit is not None or count % 8 == 0):
             seconds = min(seconds, OUTLIER * max(self._predict(x), SMALLEST_S))
         self._num_steps[kind] = count + 1
         self._has_decode = self._has_decode or bool(plan.decode)
         self._add(self._sums[kind], x, seconds, PREFILL_MEMORY if kind == 0 else DECODE_MEMORY)
-        if kind == 0 or count < 32 or count % 16 == 0:
+        if kind == 0 or count < MIN_DECODE_STEPS or count % REFIT_STRIDE == 0:
             self._fit = None  # solved again when next asked
 
     @staticmethod
