@@ -11,7 +11,7 @@ from contextlib import aclosing
 import pytest
 
 from tests.simulation import Simulation, tokens
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.async_engine import AsyncEngine, _Stream
 from twostroke.errors import ContextTooLong, EngineStopped, QueueFull
 from twostroke.request import FinishReason, RequestOutput
 from twostroke.step import StepPlan
@@ -114,6 +114,18 @@ def test_x2_x3_cancelling_the_task_cancels_wherever_the_request_stands(delay_s: 
         assert served.engine.num_requests == 0
 
     serve(main, prefill_chunk=32, max_num_seqs=3)
+
+
+def test_x3_a_reader_that_left_before_its_turn_is_never_started() -> None:
+    async def main() -> None:
+        served = Served()
+        stream = _Stream(served.sim.request(tokens(30), max_tokens=5))
+        served.engine._close(stream)  # it left while the thread was taking in what had arrived
+        served.engine._add(stream)
+        assert not served.sim.engine.has_work
+        assert served.engine.num_requests == 0
+
+    asyncio.run(main())
 
 
 def test_a_slow_reader_gets_merged_output_and_stalls_nobody() -> None:
