@@ -114,6 +114,16 @@ def test_the_youngest_without_a_declared_length_loses_first_then_the_youngest() 
     assert len(sim.final) == 4
 
 
+def test_the_oldest_always_progresses_even_against_a_promise() -> None:
+    sim = Simulation(num_blocks=12, max_model_len=192, growth_tokens=16)
+    oldest = sim.add(tokens(30))
+    declared = sim.add(tokens(30, seed=2), max_tokens=100)
+    sim.run()
+    assert (oldest.num_preemptions, declared.num_preemptions) == (0, 1)
+    assert len(sim.outputs[oldest.id]) == 162
+    assert sim.outputs[declared.id] == Simulation().answer(tokens(30, seed=2), max_tokens=100)
+
+
 def test_sampling_carries_history_only_where_penalties_look_at_it() -> None:
     sim = Simulation()
     sim.add(tokens(20), id="plain", max_tokens=4)
