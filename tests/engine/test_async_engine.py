@@ -83,6 +83,21 @@ def test_refusals_reach_the_caller_before_the_first_output() -> None:
     serve(main, max_num_seqs=1, max_waiting=4)
 
 
+def test_on_added_is_called_before_the_first_output_and_never_for_a_refusal() -> None:
+    async def main(served: Served) -> None:
+        seen: list[object] = []
+        request = served.sim.request(tokens(20), max_tokens=2)
+        async for output in served.engine.generate(request, on_added=lambda: seen.append("added")):
+            seen.append(output.finish_reason)
+        assert seen[0] == "added" and seen.count("added") == 1
+        refused = served.sim.request(tokens(5000), max_tokens=2)
+        with pytest.raises(ContextTooLong):
+            await anext(served.engine.generate(refused, on_added=lambda: seen.append("again")))
+        assert "again" not in seen
+
+    serve(main)
+
+
 def test_x1_closing_a_stream_frees_its_place_within_a_step() -> None:
     async def main(served: Served) -> None:
         request = served.sim.request(tokens(30), max_tokens=900)

@@ -114,8 +114,12 @@ class AsyncEngine:
         """Return how far the prompt of a request is, as of about now; None if it has ended."""
         return self._engine.progress(request_id)
 
-    async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(
+        self, request: Request, *, on_added: Callable[[], None] | None = None
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Yield outputs until one has a finish_reason. Closing the generator cancels the request.
+
+        on_added is called in the caller's loop when the engine has taken the request.
 
         Raises:
             RequestError, CapacityError: refused at the door, before the first output.
@@ -130,6 +134,8 @@ class AsyncEngine:
         output: RequestOutput | None = None
         try:
             await stream.added
+            if on_added is not None:
+                on_added()
             while output is None or output.finish_reason is None:
                 await stream.event.wait()
                 with self._work:
