@@ -140,14 +140,16 @@ def _from_parts(
 ) -> Draft:
     draft = Draft(engine=ENGINE)
     draft.prefill_s, draft.decode_s = positive(process), positive(generate)
-    draft.prompt_new = derived_count(process, prefill_rate)
-    draft.output = derived_count(generate, decode_rate)
+    pp, tg = positive(prefill_rate), positive(decode_rate)
+    draft.prompt_new = derived_count(draft.prefill_s, pp, process, prefill_rate)
+    draft.output = derived_count(draft.decode_s, tg, generate, decode_rate)
     if draft.prompt_new is not None or draft.output is not None:
         draft.flag("count_derived")
     draft.ctx_end = None if used is None else int(used)
     if amount is not None:
         draft.output = int(amount)
-    draft.report("prefill_tok_s", prefill_rate)
+    if pp is not None:
+        draft.reported["prefill_tok_s"] = pp
     exact = draft.output if amount is not None else None
     draft.report("decode_tok_s", decode_rate, exact, draft.decode_s, generate)
     if exact is not None and draft.ctx_end is not None:

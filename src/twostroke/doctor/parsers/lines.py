@@ -49,7 +49,6 @@ class Line(NamedTuple):
     source: str = ""
     t_s: float | None = None
     file: str | None = None
-    raw: str = ""  # the line before unwrapping, for parsers that need the prefix
 
 
 def _stamp(text: str) -> float | None:
@@ -111,9 +110,9 @@ def unwrap(raw: str, number: int, file: str | None) -> Line:
         if name:
             source.append(name)
     if start == 0 and t_s is None and len(text) <= MAX_TEXT:
-        return Line(text, number, "", None, file, text)
+        return Line(text, number, "", None, file)
     keep = MAX_JSON if text[start : start + 1] in "{[" else MAX_TEXT
-    return Line(text[start : start + keep], number, "|".join(source), t_s, file, text[:MAX_TEXT])
+    return Line(text[start : start + keep], number, "|".join(source), t_s, file)
 
 
 def _bounded_int(text: str) -> int | float:

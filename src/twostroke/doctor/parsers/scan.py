@@ -215,21 +215,20 @@ class LogScanner:
 
     def _route_line(self, line: Line, *, count: bool = True) -> list[Item] | None:
         text = line.text
-        if "{" in text and ('"' in text):
+        if "{" in text and '"' in text:
             items = self._json.feed(line)
             if items is not None:
                 return items
         tried: list[EngineParser] = []
-        for match in self._route.finditer(text, 0, MAX_TEXT):
+        match = self._route.search(text, 0, MAX_TEXT)
+        while match is not None and len(tried) < _MAX_ROUTES:
             for parser in self._routes[match.group()]:
-                if parser in tried:
-                    continue
-                tried.append(parser)
-                items = parser.feed(line)
-                if items is not None:
-                    return items
-            if len(tried) >= _MAX_ROUTES:
-                break
+                if parser not in tried:
+                    items = parser.feed(line)
+                    if items is not None:
+                        return items
+                    tried.append(parser)
+            match = self._route.search(text, match.end(), MAX_TEXT)
         if count:
             self._count_unknown(text, tried)
         return None
@@ -262,13 +261,14 @@ class _Walk:
     def candidates(self) -> Iterator[int]:
         """Yield the starts of the lines that hold a needle and are not consumed yet."""
         data, end = self._data, self._end
+        find, rfind = data.find, data.rfind
         starts: set[int] = set()
         for needle in NEEDLES:
-            at = data.find(needle, 0, end)
+            at = find(needle, 0, end)
             while at >= 0:
-                starts.add(data.rfind(b"\n", 0, at) + 1)
-                stop = data.find(b"\n", at, end)
-                at = data.find(needle, stop, end) if stop >= 0 else -1
+                starts.add(rfind(b"\n", 0, at) + 1)
+                stop = find(b"\n", at, end)
+                at = find(needle, stop, end) if stop >= 0 else -1
         starts.update(match.start() + 1 for match in _DOCUMENT.finditer(data, 0, end))
         if data[:2] in (b"{\n", b"{\r", b"[\n", b"[\r"):
             starts.add(0)

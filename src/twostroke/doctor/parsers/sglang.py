@@ -7,6 +7,7 @@ is the previous prefill over the gap since it, idle time included. Keys are read
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from ...record import Meter, WindowRecord
@@ -111,6 +112,7 @@ def _take(key: str, text: str, fields: dict[str, Any], facts: dict[str, float | 
         facts[_fact_key(key)] = value
 
 
+@lru_cache(maxsize=256)  # every line has the same keys
 def _fact_key(key: str) -> str:
     return key.replace("#", "num ").strip().replace("-", "_").replace(" ", "_").lower()
 

@@ -34,15 +34,10 @@ def read_time_line(text: str) -> TimeLine | None:
     match = TIME_LINE.search(text, max(at - 15, 0)) if at >= 0 else None  # 15: "generation eval"
     if match is None:
         return None
-    ms = positive(match.group("ms"))
-    return TimeLine(
-        match.group("what"),
-        ms / 1000 if ms is not None else None,
-        whole(match.group("count")),
-        match.group("unit"),
-        match.group("ms"),
-        match.group("rate"),
-    )
+    what, ms_text, count, unit, _, rate = match.groups()
+    ms = positive(ms_text)
+    seconds = ms / 1000 if ms is not None else None
+    return TimeLine(what, seconds, whole(count), unit, ms_text, rate)
 
 
 def take_prompt(draft: Draft, time: TimeLine) -> None:
