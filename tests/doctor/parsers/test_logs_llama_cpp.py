@@ -124,6 +124,8 @@ def test_verbose_stamps_and_two_blocks_in_a_row_are_two_requests():
     older = "".join(f"00000.00.451.962 I {line}\n" for line in block.splitlines())
     parsed = parse(stamped + older + "common_perf_print:    graphs reused =        174\n")
     assert [record.output.total for record in parsed.records] == [179, 179]
+    fact = parsed.fact("graphs_reused")
+    assert (fact.value, fact.engine) == (174, "llama.cpp")
 
 
 def test_llama_cli_of_2026_gives_rates_only():

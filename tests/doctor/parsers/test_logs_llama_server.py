@@ -304,3 +304,33 @@ def test_drafts_of_json_timings_are_kept():
         json.dumps({"timings": {**DOC_TIMINGS, "draft_n": 297, "draft_n_accepted": 171}})
     ).records
     assert (record.speculation.drafted, record.speculation.accepted) == (297, 171)
+
+
+WHOLE = """\
+main: server is listening on http://127.0.0.1:8080 - starting the main loop
+srv  update_slots: all slots are idle
+slot get_availabl: id  3 | task -1 | selected slot by LRU, t_last = -1
+slot launch_slot_: id  3 | task 0 | processing task
+slot update_slots: id  3 | task 0 | new prompt, n_ctx_slot = 8192, n_keep = 0, task.n_tokens = 4660
+slot update_slots: id  3 | task 0 | n_tokens = 1000, memory_seq_rm [1000, end)
+slot update_slots: id  3 | task 0 | prompt processing progress, n_tokens = 3048, batch.n_tokens = 2048, progress = 0.654077
+slot update_slots: id  3 | task 0 | n_tokens = 3048, memory_seq_rm [3048, end)
+slot update_slots: id  3 | task 0 | prompt processing progress, n_tokens = 4660, batch.n_tokens = 1612, progress = 1.000000
+slot update_slots: id  3 | task 0 | prompt done, n_tokens = 4660, batch.n_tokens = 1612
+slot print_timing: id  3 | task 0 |
+prompt eval time =    4000.00 ms /  3660 tokens (    1.09 ms per token,   915.00 tokens per second)
+       eval time =    2000.00 ms /    51 tokens (   39.22 ms per token,    25.50 tokens per second)
+      total time =    6000.00 ms /  3711 tokens
+slot      release: id  3 | task 0 | stop processing: n_tokens = 4710, truncated = 0
+srv  log_server_r: request: POST /v1/chat/completions 127.0.0.1 200
+"""
+
+
+def test_a_whole_server_log_gives_one_request_with_its_cache_and_chunks():
+    parsed = parse(WHOLE)
+    (record,) = parsed.records
+    assert (record.prompt.total, record.prompt.cached, record.prompt.new) == (4660, 1000, 3660)
+    assert (record.chunks, record.ctx_end, record.output.total) == (2, 4710, 51)
+    assert record.decode_tok_s == 25 and record.prefill_tok_s == 915
+    assert record.meter.flags == () and record.meter.lines[-1] == 15
+    assert parsed.num_lines == 16

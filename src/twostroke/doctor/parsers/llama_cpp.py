@@ -50,6 +50,7 @@ _PREFIX_NEW = re.compile(
     r"Llama\.generate: (\d{1,9}) prefix-match hit, remaining (\d{1,9}) prompt tokens to eval"
 )
 _CLI = re.compile(rf"\[ Prompt: ({NUMBER}) t/s \| Generation: ({NUMBER}) t/s \]")
+_GRAPHS = re.compile(r"graphs reused =\s{0,20}(\d{1,12})(?=\s|$)")
 _BOOLEANS = {"0": False, "1": True, "enabled": True, "disabled": False}
 
 
@@ -205,7 +206,9 @@ def _free(line: Line, mib: float) -> Fact:
 
 def _context_facts(line: Line) -> list[Item] | None:
     text, out = line.text, list[Item]()
-    if (match := _THREADS.search(text)) is not None:
+    if "_perf_" in text and (match := _GRAPHS.search(text)) is not None:
+        out.append(_fact(line, "graphs_reused", int(match.group(1))))
+    elif (match := _THREADS.search(text)) is not None:
         names = ("threads", "threads_batch", "threads_available")
         pairs = zip(names, match.groups(), strict=True)
         out += [_fact(line, name, int(value)) for name, value in pairs if value]

@@ -31,7 +31,7 @@ _RELEASE = re.compile(
     r"stop processing: (?:n_past|n_tokens) =\s{0,16}(\d{1,12}), truncated =\s{0,16}([01])"
 )
 _CACHED = re.compile(r"\bcached n_tokens =\s{0,16}(\d{1,12})(?=\D)")
-_KEPT = re.compile(r"kv cache rm \[(\d{1,12}), end\)")
+_KEPT = re.compile(r"(?:kv cache rm|memory_seq_rm) \[(\d{1,12}), end\)")
 _TASK_TOKENS = re.compile(
     r"task\.n_tokens =\s{0,16}(\d{1,12})(?=\D|$)|n_prompt_tokens =\s{0,16}(\d{1,12})(?=\D|$)"
 )
@@ -180,6 +180,8 @@ class LlamaServerParser:
                 draft.accepted, draft.drafted = int(match.group(1)), int(match.group(2))
                 draft.see(line)
             return []
+        if "llama_perf" in text or "common_perf" in text:
+            return None
         if (match := _GRAPHS.search(text)) is not None:
             return [_fact(line, "graphs_reused", int(match.group(1)))]
         if (match := _REPROCESS.search(text)) is not None:
@@ -257,7 +259,8 @@ def _take_generated(draft: Draft, line: Line, match: re.Match[str]) -> None:
 def _take_cache(draft: Draft, line: Line, out: list[Item]) -> None:
     text = line.text
     cached = _CACHED.search(text) or _KEPT.search(text)
-    if cached is not None and draft.prompt_new is None:
+    # later prefill batches print where they start: only the first line tells the cached part
+    if cached is not None and draft.prompt_cached is None and draft.prompt_new is None:
         draft.prompt_cached = int(cached.group(1))
         draft.see(line)
     if (match := _TASK_TOKENS.search(text)) is not None:

@@ -111,7 +111,7 @@ def rate_agrees(printed: str, count: float, seconds: float, half_digit_s: float 
 def derived_count(
     time_s: float | None, per_s: float | None, seconds: str | None, rate: str | None
 ) -> int | None:
-    """Return the count behind a time and a rate, or None where their rounding, as text, hides it."""
+    """Return the count behind a time and a rate, or None where their rounding hides it."""
     if time_s is None or per_s is None or seconds is None or rate is None:
         return None
     half_time, half_rate = ulp(seconds) / 2, ulp(rate) / 2  # never above the value itself
