@@ -78,6 +78,7 @@ FACTS = MappingProxyType(
         "estimated_prefill_tok_s": ("fitted over several lines with one rate each", "tok/s"),
         "estimated_decode_tok_s": ("fitted over several lines with one rate each", "tok/s"),
         "meter_off": ("the engine's own timing is switched off and prints zeros", "bool"),
+        "cpu_busy_share": ("share of this machine's CPU that others took before a probe", "0 to 1"),
     }
 )
 
@@ -99,6 +100,9 @@ FLAGS = MappingProxyType(
         "partial": "the log ends before the request does",
         "no_output": "the request produced no token (aborted or refused)",
         "benchmark": "an average over a benchmark run",
+        "control": "a control experiment of the probe, no part of the judged wait",
+        "empty_first_chunk": "the stream's first chunk came early and held no text",
+        "buffered_stream": "the stream carries many tokens a chunk: gaps are not decode",
     }
 )
 
