@@ -116,7 +116,7 @@ void bind_storage(nb::module_& m) {
   m.def("huge_array", &huge_array, nb::arg("nbytes"),
         "Zeroed bytes on huge pages where the system has them.");
   m.def(
-      "packed_bytes",
+      "panel_bytes",
       [](int format, int64_t n, int64_t k) -> int64_t {
         const Format f = static_cast<Format>(format);
         return can_pack(f) && n > 0 && k > 0 ? packed_bytes(f, n, k) : -1;

@@ -261,7 +261,7 @@ def pack_weights(
         return load_packed(
             matrices_of(weights),
             pack=packer(native, pool),
-            packed_bytes=native.packed_bytes,
+            packed_bytes=native.panel_bytes,
             allocate=native.huge_array,
             folder=folder,
             key=cache_key(fingerprint, layout_probe(native, pool)) if fingerprint else "",

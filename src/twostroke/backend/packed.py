@@ -181,7 +181,7 @@ def layout_probe(native: Any, pool: Any) -> str:
     digest = hashlib.sha256()
     n, k = 32, 256
     for kind in BLOCK_SIZES:
-        nbytes = native.packed_bytes(int(kind), n, k)
+        nbytes = native.panel_bytes(int(kind), n, k)
         if nbytes < 0:
             continue
         width = row_bytes(kind, k)
