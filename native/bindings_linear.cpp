@@ -78,21 +78,34 @@ int64_t checked_packed_bytes(Format format, int64_t n, int64_t k) {
 // Bytes of one row in the file's own layout.
 int64_t stored_row_bytes(Format format, int64_t k) {
   switch (format) {
-    case Format::f32: return 4 * k;
+    case Format::f32:
+      return 4 * k;
     case Format::f16:
-    case Format::bf16: return 2 * k;
+    case Format::bf16:
+      return 2 * k;
     case Format::q4_0:
-    case Format::iq4_nl: return k / 32 * 18;
-    case Format::q4_1: return k / 32 * 20;
-    case Format::q5_0: return k / 32 * 22;
-    case Format::q5_1: return k / 32 * 24;
-    case Format::q8_0: return k / 32 * 34;
-    case Format::q2_k: return k / 256 * 84;
-    case Format::q3_k: return k / 256 * 110;
-    case Format::q4_k: return k / 256 * 144;
-    case Format::q5_k: return k / 256 * 176;
-    case Format::q6_k: return k / 256 * 210;
-    case Format::iq4_xs: return k / 256 * 136;
+    case Format::iq4_nl:
+      return k / 32 * 18;
+    case Format::q4_1:
+      return k / 32 * 20;
+    case Format::q5_0:
+      return k / 32 * 22;
+    case Format::q5_1:
+      return k / 32 * 24;
+    case Format::q8_0:
+      return k / 32 * 34;
+    case Format::q2_k:
+      return k / 256 * 84;
+    case Format::q3_k:
+      return k / 256 * 110;
+    case Format::q4_k:
+      return k / 256 * 144;
+    case Format::q5_k:
+      return k / 256 * 176;
+    case Format::q6_k:
+      return k / 256 * 210;
+    case Format::iq4_xs:
+      return k / 256 * 136;
   }
   return -1;
 }
@@ -135,7 +148,10 @@ class Layer {
  public:
   Layer(const KernelTable& set, Format format, int64_t n, const float* x, int64_t rows, int64_t k,
         const float* bias, int threads)
-      : set_(set), kind_(set.act_kind(format)), x_(x), bias_(bias),
+      : set_(set),
+        kind_(set.act_kind(format)),
+        x_(x),
+        bias_(bias),
         acts_(set.act_bytes(kind_, rows, k)) {
     mat_ = {format, n, k, nullptr};
     call_ = {rows, k, acts_.data, 1, &mat_, &out_, &n_out_, &bias_, threads, nullptr};
@@ -261,19 +277,19 @@ void bind_linear(nb::module_& m) {
         return checked_packed_bytes(checked_format(format), n, k);
       },
       nb::arg("format"), nb::arg("n"), nb::arg("k"), "Bytes of a packed [n, k] matrix.");
-  m.def("pack", &pack, nb::arg("format"), nb::arg("n"), nb::arg("k"), nb::arg("rows"),
+  m.def("pack", &pack, nb::arg("format"), nb::arg("n"), nb::arg("k"), nb::arg("rows").noconvert(),
         "Repack the rows of a GGUF tensor [n, k] into panels; rows and result are bytes.");
   m.def("embed_row", &embed, nb::arg("kernel_set"), nb::arg("format"), nb::arg("k"),
-        nb::arg("row"), nb::arg("scale") = 1.0f,
+        nb::arg("row").noconvert(), nb::arg("scale") = 1.0f,
         "One row in GGUF layout as float32 times scale.");
-  m.def("linear", &linear, nb::arg("kernel_set"), nb::arg("format"), nb::arg("packed"),
-        nb::arg("n"), nb::arg("x"), nb::arg("bias") = nb::none(), nb::arg("threads") = 1,
-        nb::arg("shuffle") = nb::none(), nb::arg("group_split") = 1 << 30,
+  m.def("linear", &linear, nb::arg("kernel_set"), nb::arg("format"), nb::arg("packed").noconvert(),
+        nb::arg("n"), nb::arg("x").noconvert(), nb::arg("bias").noconvert() = nb::none(),
+        nb::arg("threads") = 1, nb::arg("shuffle") = nb::none(), nb::arg("group_split") = 1 << 30,
         "x [rows, k] times the packed matrix [n, k], transposed: [rows, n]. shuffle: seed of the "
         "order of the items; group_split: groups per call that stores activations.");
   m.def("linear_seconds", &linear_seconds, nb::arg("kernel_set"), nb::arg("format"),
-        nb::arg("packed"), nb::arg("n"), nb::arg("x"), nb::arg("repeats"), nb::arg("copies") = 1,
-        nb::arg("activations_too") = false,
+        nb::arg("packed").noconvert(), nb::arg("n"), nb::arg("x").noconvert(), nb::arg("repeats"),
+        nb::arg("copies") = 1, nb::arg("activations_too") = false,
         "Seconds of one layer on one thread, for each repetition over `copies` of the weights.");
 }
 }  // namespace twostroke

@@ -1,5 +1,5 @@
-// GGUF rows -> panels. Integers and scales only move, nothing is rounded; every kernel set reads the
-// same bytes.
+// GGUF rows -> panels. Integers and scales only move, nothing is rounded; every kernel set reads
+// the same bytes.
 #include <cstring>
 
 #include "gguf_blocks.h"
@@ -177,8 +177,7 @@ void pack_values(uint8_t* out, const uint8_t* rows, int64_t n, int64_t k, int64_
     auto* units = reinterpret_cast<Unit*>(out) + pair * groups;
     const int64_t row0 = pair * kPairRows;
     const int count = int(n - row0 < kPairRows ? n - row0 : kPairRows);
-    if (count < kPairRows || k % kGroupValues)
-      std::memset(units, 0, size_t(groups) * sizeof(Unit));
+    if (count < kPairRows || k % kGroupValues) std::memset(units, 0, size_t(groups) * sizeof(Unit));
     for (int64_t g = 0; g < groups; g++)
       for (int row = 0; row < count; row++) {
         const int64_t first = g * kGroupValues;
@@ -212,21 +211,36 @@ constexpr Packing values_packing() {
 
 Packing packing_of(Format format) {
   switch (format) {
-    case Format::f32: return values_packing<F32Unit, float>();
-    case Format::f16: return values_packing<F16Unit, uint16_t>();
-    case Format::bf16: return values_packing<Bf16Unit, uint16_t>();
-    case Format::q4_0: return blocks_packing<Q4_0Unit, Q4_0Block>();
-    case Format::q4_1: return blocks_packing<Q4_1Unit, Q4_1Block>();
-    case Format::q5_0: return blocks_packing<Q5_0Unit, Q5_0Block>();
-    case Format::q5_1: return blocks_packing<Q5_1Unit, Q5_1Block>();
-    case Format::q8_0: return blocks_packing<Q8_0Unit, Q8_0Block>();
-    case Format::q2_k: return blocks_packing<Q2KUnit, Q2KBlock>();
-    case Format::q3_k: return blocks_packing<Q3KUnit, Q3KBlock>();
-    case Format::q4_k: return blocks_packing<Q4KUnit, Q4KBlock>();
-    case Format::q5_k: return blocks_packing<Q5KUnit, Q5KBlock>();
-    case Format::q6_k: return blocks_packing<Q6KUnit, Q6KBlock>();
-    case Format::iq4_nl: return blocks_packing<Q4_0Unit, Iq4NlBlock>();
-    case Format::iq4_xs: return blocks_packing<Iq4XsUnit, Iq4XsBlock>();
+    case Format::f32:
+      return values_packing<F32Unit, float>();
+    case Format::f16:
+      return values_packing<F16Unit, uint16_t>();
+    case Format::bf16:
+      return values_packing<Bf16Unit, uint16_t>();
+    case Format::q4_0:
+      return blocks_packing<Q4_0Unit, Q4_0Block>();
+    case Format::q4_1:
+      return blocks_packing<Q4_1Unit, Q4_1Block>();
+    case Format::q5_0:
+      return blocks_packing<Q5_0Unit, Q5_0Block>();
+    case Format::q5_1:
+      return blocks_packing<Q5_1Unit, Q5_1Block>();
+    case Format::q8_0:
+      return blocks_packing<Q8_0Unit, Q8_0Block>();
+    case Format::q2_k:
+      return blocks_packing<Q2KUnit, Q2KBlock>();
+    case Format::q3_k:
+      return blocks_packing<Q3KUnit, Q3KBlock>();
+    case Format::q4_k:
+      return blocks_packing<Q4KUnit, Q4KBlock>();
+    case Format::q5_k:
+      return blocks_packing<Q5KUnit, Q5KBlock>();
+    case Format::q6_k:
+      return blocks_packing<Q6KUnit, Q6KBlock>();
+    case Format::iq4_nl:
+      return blocks_packing<Q4_0Unit, Iq4NlBlock>();
+    case Format::iq4_xs:
+      return blocks_packing<Iq4XsUnit, Iq4XsBlock>();
   }
   return {nullptr, 0, 0, false};
 }
