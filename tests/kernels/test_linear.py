@@ -16,7 +16,7 @@ every_format = pytest.mark.parametrize("type_", FORMATS, ids=[f.name for f in FO
 # sum, which never exceeds the sum of the terms' magnitudes. 16 covers K = 4352 (136 groups x 2)
 # with the random walk of the errors; the worst case would be 300.
 EPSILONS = 16
-# Rounding an activation to 8 bits moves it by at most half a step: 1 / 254 of the largest of its 32.
+# Rounding to 8 bits moves an activation by half a step at most: 1 / 254 of the largest of its 32.
 HALF_STEP = 0.5 / 127
 
 
