@@ -13,7 +13,7 @@ import click
 import typer
 
 from twostroke import __version__
-from twostroke.cli import bench, chat, perplexity, pull, rm, run, show
+from twostroke.cli import bench, chat, doctor, perplexity, pull, rm, run, show
 from twostroke.cli import list as list_models
 from twostroke.errors import TwoStrokeError
 
@@ -36,6 +36,7 @@ app.command("pull")(pull.command)
 app.command("list")(list_models.command)
 app.command("show")(show.command)
 app.command("rm")(rm.command)
+app.command("doctor")(doctor.command)
 
 
 def _version(value: bool) -> None:

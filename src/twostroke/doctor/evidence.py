@@ -16,7 +16,7 @@ from .runs import Run, number_of, split_runs
 from .wait import INFERENCE, wait_of
 
 MAX_EVIDENCE = 8  # lines shown a finding
-_NO_WAIT_FLAGS = frozenset({"no_output", "benchmark"})
+_NO_WAIT_FLAGS = frozenset({"no_output", "benchmark", "control"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

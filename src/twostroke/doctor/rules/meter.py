@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ...advice import cure
 from ...record import RequestRecord
@@ -39,6 +39,8 @@ _WRONG = {
     ),
 }
 _PARTIAL = frozenset({"prefill_mixed_in"})  # spoils only the part that the engine did not split
+# Spoils a meter that takes chunks for tokens; the probe itself does not.
+_OTHERS_METER = frozenset({"empty_first_chunk", "buffered_stream"})
 _DIFFERENT_RATES = 1.1
 _SAME_RATES = 1.1
 _DIFFERENT_WAITS = 1.3
@@ -54,7 +56,7 @@ def meter(e: Evidence) -> Finding | None:
         return Finding(
             code="METER",
             says=f"{what} ({len(hit)} of {len(e.records)} requests)",
-            share=e.share(seconds),
+            share=e.share(seconds or None),
             seconds=seconds or None,
             confidence="high",
             evidence=record_lines(hit),
@@ -63,7 +65,9 @@ def meter(e: Evidence) -> Finding | None:
     return _two_definitions(e) or _unlike_compared(e)
 
 
-def _spoiled_s(records: Iterable[RequestRecord], flag: str, *, whole: bool) -> float:
+def _spoiled_s(records: Sequence[RequestRecord], flag: str, *, whole: bool) -> float:
+    if flag in _OTHERS_METER and all(r.id.startswith("probe/") for r in records):
+        return 0.0
     if flag in _PARTIAL:
         return sum(phase_seconds(r).get(INFERENCE, 0.0) for r in records)
     if whole:

@@ -22,6 +22,20 @@ _GROWTH_TOKENS = 2048
 _MIN_TURNS = 2  # pairs that look like turns before that alone is believed
 _FULL = 0.95  # of the context: the window slides
 _HIT_TIME = 0.3
+_MIN_GAIN_S = 0.05
+
+
+_ZERO_CURES = (
+    cure.unpredicted("cache_on", "Check that this backend and model have prefix caching on."),
+    cure.unpredicted(
+        "smaller_blocks", "A block larger than the shared head never hits: smaller blocks."
+    ),
+    cure.unpredicted(
+        "without_drafts", "Try without speculative decoding, which can switch it off."
+    ),
+    cure.unpredicted("same_salt", "Salt, LoRA and images must be the same for a hit."),
+    cures.stable_head(None, None, "last: the text itself may differ"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +62,7 @@ class _Case:
 
 def prefix_miss(e: Evidence) -> Finding | None:
     """PREFIX_MISS: the first of the ways to know it that applies."""
-    for look in (_stated, _forced, _windowed, _slid, _repeated, _turns, _flagged):
+    for look in (_probed, _stated, _forced, _windowed, _slid, _repeated, _turns, _flagged):
         case = look(e)
         if case is not None and case.misses:
             return _finding(e, case)
@@ -75,6 +89,30 @@ def _finding(e: Evidence, case: _Case) -> Finding | None:
         evidence=case.evidence + record_lines([m.record for m in case.misses]),
         cures=(head, *case.cures, cures.trim_history()),
         missing=case.missing,
+    )
+
+
+def _probed(e: Evidence) -> _Case | None:
+    """The probe sent one prompt twice; the second took as long as an unseen one."""
+    by_id = {r.id: r for r in e.parsed.records if r.id.startswith("probe/")}
+    names = ("probe/again", "probe/control", "probe/short")
+    again, control, short = (by_id.get(name) for name in names)
+    control = control or by_id.get("probe/unseen")
+    if again is None or control is None or short is None:
+        return None
+    seen, unseen, floor = (r.ttft_any_s or 0.0 for r in (again, control, short))
+    gain = unseen - floor  # the most that a full hit could save
+    if gain < max(_MIN_GAIN_S, floor * 0.5) or seen - floor < _LOST_HALF * gain:
+        return None
+    return _Case(
+        misses=[_Miss(again, min(seen, unseen) - floor, again.prompt.total)],
+        says=(
+            f"a prompt sent again took {seen:.3f} s to its first token, an unseen one of the same "
+            f"length {unseen:.3f} s and a short one {floor:.3f} s: the cache gave nothing"
+        ),
+        confidence="high",
+        evidence=record_lines([control, short]),
+        cures=_ZERO_CURES[:2],
     )
 
 
@@ -346,16 +384,3 @@ def _hits_elsewhere(e: Evidence) -> bool:
     ]
     known = [rate for rate in best if rate is not None]
     return len(known) > 1 and min(known) == 0.0 and max(known) > 0.0
-
-
-_ZERO_CURES = (
-    cure.unpredicted("cache_on", "Check that this backend and model have prefix caching on."),
-    cure.unpredicted(
-        "smaller_blocks", "A block larger than the shared head never hits: smaller blocks."
-    ),
-    cure.unpredicted(
-        "without_drafts", "Try without speculative decoding, which can switch it off."
-    ),
-    cure.unpredicted("same_salt", "Salt, LoRA and images must be the same for a hit."),
-    cures.stable_head(None, None, "last: the text itself may differ"),
-)
