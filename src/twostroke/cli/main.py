@@ -6,19 +6,14 @@ Exit codes: 0 done, 1 failure or finding, 2 usage, 3 unknown, 130 interrupted.
 
 from __future__ import annotations
 
-import os
 import sys
 
-import click
 import typer
 
 from twostroke import __version__
 from twostroke.cli import bench, chat, doctor, perplexity, pull, rm, run, show
 from twostroke.cli import list as list_models
 from twostroke.errors import TwoStrokeError
-
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     name="twostroke",
@@ -57,29 +52,15 @@ def root(
 def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code; never raises for a user's mistake."""
     try:
-        result = app(arguments, standalone_mode=False)
+        app(arguments)
     except TwoStrokeError as error:
         print(f"twostroke: {error}", file=sys.stderr)
         return error.exit_code
-    except click.exceptions.Abort:
-        return EXIT_INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away (`| head`): not an error, but Python would complain once more at
-        # exit. .dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return result if isinstance(result, int) else 0
+    except SystemExit as end:  # Typer's way to end: help, usage errors (2), Ctrl-C (130)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
 
 
 def main() -> None:
     """Entry point of the console script."""
-    code = invoke(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    sys.exit(invoke(sys.argv[1:]))
