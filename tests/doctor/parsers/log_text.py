@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from twostroke.record import OutputTokens, PhaseTimes, PromptTokens, RequestRecord
+from twostroke.record import OutputTokens, PhaseTimes, PromptTokens, RequestRecord, WindowRecord
 
 
 @dataclass(frozen=True)
@@ -306,6 +306,119 @@ def own(n: Numbers) -> str:
     return json.dumps(record.to_dict()) + "\n"
 
 
+def server_json_era(n: Numbers) -> str:
+    head = {"function": "print_timings", "level": "INFO", "line": 313, "slot_id": 0, "task_id": 7}
+    lines = [line.strip() for line in times(n, "", "runs  ", n.output)]
+    rows = [
+        {
+            "msg": lines[0],
+            "n_prompt_tokens_processed": n.prompt,
+            "n_tokens_second": n.prompt / n.prefill_s,
+            "t_prompt_processing": n.prefill_cs / 100,
+        },
+        {
+            "msg": "generation " + lines[1],
+            "n_decoded": n.output,
+            "n_tokens_second": n.output / n.decode_s,
+            "t_token_generation": n.decode_cs / 100,
+        },
+        {"msg": lines[2]},
+    ]
+    return "".join(json.dumps({**head, **row}) + "\n" for row in rows)
+
+
+def server_progress(n: Numbers) -> str:
+    return f"0.05.001.000 I slot print_timing: id  0 | task 3 | prompt processing, n_tokens = {n.prompt:6d}, progress = 0.69, t = {n.prefill_cs / 100:.2f} s / {n.prompt / (n.prefill_cs / 100):.6f} tokens per second\n"
+
+
+def vllm_spec(n: Numbers) -> str:
+    return f"INFO 09-01 10:00:00 [metrics.py:96] SpecDecoding metrics: Mean acceptance length: 1.74, Accepted throughput: {n.rate / 10} tokens/s, Drafted throughput: {n.rate / 10} tokens/s, Accepted: {n.output} tokens, Drafted: {n.prompt} tokens, Per-position acceptance rate: 0.738, 0.5, Avg Draft acceptance rate: {n.percent / 10}%\n"
+
+
+def sglang_prefill_old(n: Numbers) -> str:
+    return f"[2025-01-15 10:00:00] Prefill batch. #new-seq: 1, #new-token: {n.prompt}, #cached-token: {n.cached}, token usage: {n.percent / 1000}, #running-req: {n.running}, #queue-req: {n.waiting}\n"
+
+
+def sglang_decode_new(n: Numbers) -> str:
+    return f"Decode batch, #running-req: {n.running}, #full token: {n.prompt}, full token usage: {n.percent / 1000}, mamba num: 20, mamba usage: 1.00, cuda graph: True, gen throughput (token/s): {n.rate / 10}, #queue-req: {n.waiting}\n"
+
+
+def tgi_json(n: Numbers) -> str:
+    inference = n.output * 1000
+    span = {
+        "total_time": f"{ms(n.queue_cs + n.prefill_cs + inference)}ms",
+        "validation_time": f"{ms(n.prefill_cs)}ms",
+        "queue_time": f"{ms(n.queue_cs)}ms",
+        "inference_time": f"{ms(inference)}ms",
+        "time_per_token": "10ms",
+    }
+    return json.dumps({"level": "INFO", "message": "Success", "span": span}) + "\n"
+
+
+def tabby_old(n: Numbers) -> str:
+    pp, tg = (n.rate % 4_000_000 + 1) / 100, (n.rate + 7) / 100
+    total = n.queue_cs / 100 + n.prompt / pp + n.output / tg
+    return f"INFO:     Metrics: {n.output} tokens generated in {total:.2f} seconds (Queue: {ms(n.queue_cs)} s, Process: {pp} T/s, Generate: {tg} T/s, Context: {n.prompt} tokens)\n"
+
+
+def tabby_usage(n: Numbers) -> str:
+    usage = {
+        "prompt_tokens": n.prompt + n.cached,
+        "prompt_time": n.prefill_s,
+        "prompt_tokens_per_sec": n.prompt / n.prefill_s,
+        "completion_tokens": n.output,
+        "completion_time": n.decode_s,
+        "completion_tokens_per_sec": n.output / n.decode_s,
+        "total_time": n.prefill_s + n.decode_s,
+        "prompt_tokens_details": {"cached_tokens": n.cached},
+    }
+    return json.dumps({"id": "c", "usage": usage}) + "\n"
+
+
+def kobold_2024(n: Numbers) -> str:
+    process, generate = n.prefill_cs / 100, n.decode_cs / 100
+    return f"CtxLimit: {n.prompt}/999999, Process:{process:.2f}s ({process * 1000 / n.prompt:.1f}ms/T = {n.prompt / process:.2f}T/s), Generate:{generate:.2f}s ({generate * 1000 / n.output:.1f}ms/T = {n.output / generate:.2f}T/s), Total:{process + generate:.2f}s ({n.output / (process + generate):.2f}T/s)\n"
+
+
+def kobold_2023(n: Numbers) -> str:
+    process, generate = n.prefill_cs / 100, n.decode_cs / 100
+    return f"Time Taken - Processing:{process:.2f}s ({round(process * 1000 / n.prompt)}ms/T), Generation:{generate:.2f}s ({round(generate * 1000 / n.output)}ms/T), Total:{process + generate:.2f}s\n"
+
+
+def openai_reply(n: Numbers) -> str:
+    usage = {
+        "prompt_tokens": n.prompt + n.cached,
+        "completion_tokens": n.output,
+        "prompt_tokens_details": {"cached_tokens": n.cached},
+    }
+    return json.dumps({"id": "c", "object": "chat.completion", "usage": usage}) + "\n"
+
+
+def own_window(n: Numbers) -> str:
+    record = WindowRecord(
+        engine="vllm",
+        prompt_tok_s=n.rate / 10,
+        output_tok_s=n.rate / 10,
+        running=n.running,
+        waiting=n.waiting,
+        kv_usage=n.percent / 1000,
+    )
+    return json.dumps(record.to_dict()) + "\n"
+
+
+def bench(n: Numbers) -> str:
+    rows = {
+        "Successful requests": n.running + 1,
+        "Benchmark duration (s)": ms(n.decode_cs),
+        "Total input tokens": n.prompt,
+        "Total generated tokens": n.output,
+        "Mean TTFT (ms)": ms(n.prefill_cs),
+        "P99 ITL (ms)": ms(n.queue_cs),
+    }
+    body = "".join(f"{name + ':':<41}{value:<10}\n" for name, value in rows.items())
+    return "============ Serving Benchmark Result ============\n" + body + "=" * 50 + "\n"
+
+
 def json_keys(text: str, seed: int) -> str:
     def turn(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -351,6 +464,19 @@ FORMATS = [
     Format("tabbyapi", tabby, tabby_expect),
     Format("mlx-lm", mlx, lambda n: {"prompt.total": n.prompt, "output.total": n.output, "ttft_any_s": n.prompt / ((n.rate + 1) / 100), "phases.decode_s": n.output / ((n.rate + 3) / 100)}),
     Format("koboldcpp", kobold, kobold_expect, reorder=comma_parts("] ")),
+    Format("llama-server JSON era", server_json_era, phases),
+    Format("llama-server progress", server_progress, lambda n: {"phases.prefill_s": n.prefill_cs / 100, "prompt.new": n.prompt}),
+    Format("vllm speculation", vllm_spec, lambda n: {"facts.accepted": n.output, "facts.drafted": n.prompt, "facts.accepted_throughput": n.rate / 10, "facts.draft_acceptance": n.percent / 1000}, "windows"),
+    Format("vllm bench", bench, lambda n: {"window_s": n.decode_cs / 100, "prompt_tok_s": n.prompt / (n.decode_cs / 100), "output_tok_s": n.output / (n.decode_cs / 100), "facts.mean_ttft_s": n.prefill_s, "facts.p99_itl_s": n.queue_s}, "windows", ends_open=True),
+    Format("sglang prefill old", sglang_prefill_old, lambda n: {**{k: v for k, v in window(n).items() if not k.endswith("tok_s")}, "prefix_hit_rate": n.cached / (n.cached + n.prompt)}, "windows", ends_open=True),
+    Format("sglang decode new", sglang_decode_new, lambda n: {k: v for k, v in window(n).items() if k != "prompt_tok_s"}, "windows", reorder=comma_parts("Decode batch, "), ends_open=True),
+    Format("tgi JSON", tgi_json, lambda n: {"phases.init_s": n.prefill_s, "phases.queue_s": n.queue_s, "output.total": n.output}, reorder=json_keys),
+    Format("tabbyapi old", tabby_old, lambda n: {"prompt.total": n.prompt, "output.total": n.output, "phases.queue_s": n.queue_cs / 100, "phases.prefill_s": n.prompt / ((n.rate % 4_000_000 + 1) / 100)}),
+    Format("tabbyapi usage", tabby_usage, lambda n: {**phases(n), "prompt.cached": n.cached}, reorder=json_keys),
+    Format("koboldcpp 2024", kobold_2024, lambda n: {"phases.prefill_s": n.prefill_cs / 100, "phases.decode_s": n.decode_cs / 100, "ctx_end": n.prompt}),
+    Format("koboldcpp 2023", kobold_2023, lambda n: {"phases.prefill_s": n.prefill_cs / 100, "phases.decode_s": n.decode_cs / 100, "e2e_s": (n.prefill_cs + n.decode_cs) / 100}),
+    Format("openai reply", openai_reply, lambda n: {"prompt.total": n.prompt + n.cached, "prompt.cached": n.cached, "prompt.new": n.prompt, "output.total": n.output}, reorder=json_keys),
+    Format("own windows", own_window, window, "windows", reorder=json_keys),
     Format("own records", own, lambda n: {**phases(n), "phases.queue_s": n.queue_s}, reorder=json_keys),
 ]  # fmt: skip
 
@@ -358,5 +484,5 @@ FORMATS = [
 def read_path(item: Any, path: str) -> Any:
     """Return the value at a dotted attribute path."""
     for name in path.split("."):
-        item = getattr(item, name)
+        item = item.get(name) if isinstance(item, dict) else getattr(item, name)
     return item

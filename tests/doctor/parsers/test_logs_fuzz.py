@@ -132,6 +132,16 @@ def test_many_mutated_lines_never_break_a_parser(parser):
     fuzz(parser, 200_000, seed=6)
 
 
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda p: type(p).__name__)
+def test_no_pattern_backtracks_out_of_bounds(parser):
+    for signature in parser.signatures:
+        for fill in (" ", "1.", "a ", "(", "1,", "x=1 ", "1h", "{"):
+            start = time.process_time()
+            parser.feed(unwrap((signature + fill * 8_000)[:8_000], 1, None))
+            parser.feed(unwrap((signature + fill) * (8_000 // len(signature + fill)), 1, None))
+            assert time.process_time() - start < 0.5, (signature, fill)
+
+
 def scan_fuzz(count: int, seed: int) -> None:
     rng, lines, scanner = random.Random(seed), corpus(), LogScanner()
     for _ in range(0, count, 2_000):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.doctor.parsers.log_text import FORMATS, NUMBERS, Format, Numbers, read_path
@@ -97,6 +97,8 @@ def test_a_truncated_text_gives_no_wrong_number(form, numbers, data):
     text = form.render(numbers)
     stop = len(re.sub(r"[\d.,\s]*$", "", text)) if form.ends_open else len(text)
     cut = data.draw(st.integers(0, stop))
+    if form.ends_open and "\n" in text.strip():  # each of its lines ends in a number
+        assume(re.search(r"[\d.]\s*$", text[:cut]) is None)
     assert_nothing_wrong(form, numbers, text[:cut] + data.draw(st.sampled_from(("", "\n", "…\n"))))
 
 
