@@ -11,7 +11,7 @@ import sys
 import typer
 
 from twostroke import __version__
-from twostroke.cli import bench, chat, doctor, perplexity, pull, rm, run, show
+from twostroke.cli import bench, chat, doctor, perplexity, pull, rm, run, serve, show
 from twostroke.cli import list as list_models
 from twostroke.errors import TwoStrokeError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("chat")(chat.command)
+app.command("serve")(serve.command)
 app.command("bench")(bench.command)
 app.command("perplexity")(perplexity.command)
 app.command("pull")(pull.command)

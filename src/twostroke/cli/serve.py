@@ -1,0 +1,126 @@
+"""twostroke serve: one model behind OpenAI's, Anthropic's and Ollama's APIs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from twostroke.cli import options
+from twostroke.errors import ConfigError
+
+if TYPE_CHECKING:
+    from twostroke.config import EngineConfig
+    from twostroke.events import Observer
+    from twostroke.server.service import Loaded, Loader
+    from twostroke.server.settings import Limits
+
+
+def parse_limits(entries: list[str]) -> Limits:
+    """Return the limits with these entries of the form name=value; `none` lifts one.
+
+    Raises:
+        ConfigError: no such limit, or no such value.
+    """
+    from twostroke.server.settings import Limits
+
+    known = {f.name: f for f in fields(Limits)}
+    values: dict[str, float | None] = {}
+    for entry in entries:
+        name, _, text = entry.partition("=")
+        if name not in known:
+            raise ConfigError("unknown limit", value=name, limit=", ".join(sorted(known)))
+        default = known[name].default
+        try:
+            if text == "none" and default is None:
+                values[name] = None
+            else:
+                values[name] = float(text) if isinstance(default, float) else int(text)
+        except ValueError:
+            raise ConfigError(f"limit {name} is no number", value=text[:64]) from None
+    return Limits(**values)  # type: ignore[arg-type]
+
+
+def loader(model: str, config: EngineConfig) -> Loader:
+    """Return what loads this model when the server is up."""
+
+    def load(observer: Observer) -> Loaded:
+        from twostroke.build import build_engine, load_model
+        from twostroke.server.service import Loaded
+
+        loaded = load_model(model)
+        built = build_engine(loaded, config, observers=(observer,))
+        return Loaded(loaded, built.engine, built.config, built.summary)
+
+    return load
+
+
+def command(
+    model: options.Model,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="File of API keys, one a line.")
+    ] = None,
+    served_name: Annotated[
+        list[str] | None,
+        typer.Option("--served-name", help="Name of the model in the API; may be repeated."),
+    ] = None,
+    cache_scope: Annotated[
+        str,
+        typer.Option("--cache-scope", help="key: each API key its own prefix cache, or shared."),
+    ] = "key",
+    log_format: Annotated[
+        str, typer.Option("--log-format", help="One line a request: text, json or off.")
+    ] = "text",
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option("--cors-origin", help="Web origin that may call; may be repeated."),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", help="Set a limit, such as max_output_tokens=1024; see docs."),
+    ] = None,
+    max_num_seqs: Annotated[
+        int, typer.Option("--max-num-seqs", help="Answers generated at the same time.")
+    ] = 64,
+    threads: options.Threads = None,
+    prefill_chunk: options.PrefillChunk = 512,
+    max_model_len: options.MaxModelLen = None,
+    kv_memory: options.KvMemory = None,
+    kv_type: options.KvTypeName = "bf16",
+    backend: options.Backend = "auto",
+    kernels: options.Kernels = None,
+) -> None:
+    """Serve a model to OpenAI, Anthropic and Ollama clients until Ctrl-C or SIGTERM.
+
+    Example: twostroke serve smollm2:135m --port 8000
+    """
+    from twostroke.server.auth import read_keys
+    from twostroke.server.run import serve
+    from twostroke.server.service import Service
+    from twostroke.server.settings import ServerSettings
+
+    settings = ServerSettings(
+        names=tuple(served_name or (model,)),
+        host=host,
+        port=port,
+        cache_scope=cache_scope,
+        log_format=log_format,
+        cors_origins=tuple(cors_origin or ()),
+        limits=parse_limits(limit or []),
+    )
+    config = options.engine_config(
+        threads=threads,
+        max_model_len=max_model_len,
+        kv_memory=kv_memory,
+        kv_type=kv_type,
+        backend=backend,
+        kernels=kernels,
+        prefill_chunk=prefill_chunk,
+        max_num_seqs=max_num_seqs,
+    )
+    keys = read_keys(api_key_file) if api_key_file is not None else ()
+    serve(Service(settings, loader(model, config)), keys)

@@ -1,0 +1,148 @@
+"""What to do with a conversation that outgrows the context: refuse, drop its oldest turns, or have
+the model summarise them. Never a system message, never half a turn, never the last turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from twostroke.errors import ContextTooLong
+from twostroke.server.service import Prompt
+
+Message = dict[str, Any]
+Encode = Callable[[Sequence[Message]], Awaitable[Prompt]]
+Summarise = Callable[[Sequence[Message]], Awaitable[str]]
+
+ANSWER_RESERVE = 256  # tokens kept for an answer of undeclared length
+MAX_SUMMARY_TOKENS = 160
+_SYSTEM_ROLES = ("system", "developer")
+_ASK = "Summarise our conversation so far in at most 100 words. Keep names, numbers and decisions."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trimmed:
+    """What was taken out of a conversation. Units: saved_s is predicted prefill, in seconds."""
+
+    policy: str
+    dropped_messages: tuple[int, ...] = ()
+    dropped_turns: int = 0
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    saved_s: float | None = None
+    summary_tokens: int | None = None
+
+    def report(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def turns_of(messages: Sequence[Message]) -> list[list[int]]:
+    """Return the indices of each turn: a user message and all that follows it up to the next.
+
+    System messages belong to no turn.
+    """
+    turns: list[list[int]] = []
+    for index, message in enumerate(messages):
+        if message["role"] in _SYSTEM_ROLES:
+            continue
+        if message["role"] == "user" or not turns:
+            turns.append([])
+        turns[-1].append(index)
+    return turns
+
+
+async def fit(
+    messages: Sequence[Message],
+    *,
+    policy: str,
+    encode: Encode,
+    summarise: Summarise,
+    room: int,
+    predicted_s: Callable[[int], float | None],
+) -> tuple[Prompt, Trimmed]:
+    """Return a prompt of at most `room` tokens, and what was taken out for it.
+
+    Cost: one rendering for the whole, then one for each halving of the number of turns.
+
+    Raises:
+        ContextTooLong: even the last turn alone does not fit.
+    """
+    whole = await _encoded_or_none(messages, encode)
+    if whole is not None and whole.num_tokens <= room:
+        return whole, Trimmed(policy=policy, tokens_before=whole.num_tokens)
+    turns = turns_of(messages)
+    space = room - (MAX_SUMMARY_TOKENS + 64 if policy == "summarize" else 0)
+    count, prompt = await _fewest_dropped(messages, turns, encode, space)
+    dropped = tuple(index for turn in turns[:count] for index in turn)
+    summary_tokens = None
+    if policy == "summarize":
+        summary = await summarise([messages[i] for i in dropped])
+        pair = [{"role": "user", "content": _ASK}, {"role": "assistant", "content": summary}]
+        shorter = await encode(_without(messages, set(dropped), pair))
+        if shorter.num_tokens <= room:
+            summary_tokens, prompt = shorter.num_tokens - prompt.num_tokens, shorter
+    before = whole.num_tokens if whole is not None else None
+    saved = before - prompt.num_tokens if before is not None else None
+    trimmed = Trimmed(
+        policy=policy,
+        dropped_messages=dropped,
+        dropped_turns=count,
+        tokens_before=before,
+        tokens_after=prompt.num_tokens,
+        saved_s=predicted_s(saved) if saved is not None and saved > 0 else None,
+        summary_tokens=summary_tokens,
+    )
+    return prompt, trimmed
+
+
+async def _encoded_or_none(messages: Sequence[Message], encode: Encode) -> Prompt | None:
+    """Return the whole conversation's prompt, None where its bytes alone are too many."""
+    try:
+        return await encode(messages)
+    except ContextTooLong:
+        return None
+
+
+async def _fewest_dropped(
+    messages: Sequence[Message], turns: list[list[int]], encode: Encode, room: int
+) -> tuple[int, Prompt]:
+    low, high = 1, len(turns) - 1
+    found: tuple[int, Prompt] | None = None
+    while low <= high:
+        count = (low + high) // 2
+        dropped = {index for turn in turns[:count] for index in turn}
+        prompt = await _encoded_or_none(_without(messages, dropped, []), encode)
+        if prompt is not None and prompt.num_tokens <= room:
+            found, high = (count, prompt), count - 1
+        else:
+            low = count + 1
+    if found is None:
+        raise ContextTooLong(
+            "the last turn alone does not fit the context",
+            limit=f"{room} tokens of prompt",
+            remedy="Shorten the last message or ask for fewer tokens.",
+            param="messages",
+        )
+    return found
+
+
+def _without(
+    messages: Sequence[Message], dropped: set[int], instead: Sequence[Message]
+) -> list[Message]:
+    kept: list[Message] = []
+    is_open = True
+    for index, message in enumerate(messages):
+        if index in dropped:
+            continue
+        if is_open and message["role"] not in _SYSTEM_ROLES:
+            kept.extend(instead)
+            is_open = False
+        kept.append(message)
+    return kept
+
+
+def transcript(messages: Sequence[Message]) -> list[Message]:
+    """Return the conversation by which the model is asked to summarise these messages."""
+    return [*messages, {"role": "user", "content": _ASK}]

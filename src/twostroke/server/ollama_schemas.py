@@ -1,0 +1,144 @@
+"""The bodies of Ollama's routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from twostroke.errors import RequestError
+from twostroke.request import MAX_SEED, SamplingParams
+from twostroke.server.body import Body
+from twostroke.server.openai_schemas import Number
+
+# What Ollama's own documentation gives as defaults, for clients that count on them.
+DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
+
+KeepAlive = str | int | float | None
+Nothing = Annotated[list[Any], Field(max_length=0)] | None
+
+
+class Options(Body):
+    """Sampling, under Ollama's names."""
+
+    temperature: Number | None = Field(None, ge=0, le=100)
+    top_k: int | None = Field(None, ge=0, le=2**31 - 1)
+    top_p: Number | None = Field(None, gt=0, le=1)
+    min_p: Number | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    num_predict: int | None = Field(None, ge=-2, le=2**31 - 1)
+    num_ctx: int | None = Field(None, ge=1, le=2**31 - 1)
+    repeat_penalty: Number | None = Field(None, gt=0, le=10)
+    presence_penalty: Number | None = Field(None, ge=-2, le=2)
+    frequency_penalty: Number | None = Field(None, ge=-2, le=2)
+    stop: str | list[str] | None = None
+
+    def params(self) -> SamplingParams:
+        """Return the engine's parameters, with Ollama's defaults.
+
+        Raises:
+            InvalidSampling: a value out of its range.
+        """
+        given: dict[str, Any] = {
+            "temperature": DEFAULT_TEMPERATURE,
+            "top_k": DEFAULT_TOP_K,
+            "top_p": DEFAULT_TOP_P,
+        }
+        for own, name in (
+            ("temperature", "temperature"),
+            ("top_k", "top_k"),
+            ("top_p", "top_p"),
+            ("min_p", "min_p"),
+            ("seed", "seed"),
+            ("repeat_penalty", "repetition_penalty"),
+            ("presence_penalty", "presence_penalty"),
+            ("frequency_penalty", "frequency_penalty"),
+        ):
+            if (value := getattr(self, own)) is not None:
+                given[name] = value
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        num = self.num_predict
+        return SamplingParams(
+            **given, stop=tuple(stops), max_tokens=num if num is not None and num >= 0 else None
+        )
+
+
+class _Generation(Body):
+    model: str
+    stream: bool | None = None
+    options: Options | None = None
+    keep_alive: KeepAlive = None
+    format: Literal[""] | None = None
+    think: Literal[False] | None = None
+
+    def check(self, max_model_len: int) -> SamplingParams:
+        """Return the engine's parameters.
+
+        Raises:
+            RequestError: an option that this server cannot honour.
+        """
+        if _seconds(self.keep_alive) == 0:
+            raise RequestError(
+                "keep_alive 0 asks to unload the model, which this server never does",
+                param="keep_alive",
+            )
+        options = self.options or Options()
+        if options.num_ctx is not None and options.num_ctx > max_model_len:
+            raise RequestError(
+                "num_ctx is beyond this server's context",
+                value=options.num_ctx,
+                limit=max_model_len,
+                remedy="Start the server with a larger --max-model-len.",
+                param="options.num_ctx",
+            )
+        return options.params()
+
+
+def _seconds(keep_alive: KeepAlive) -> float | None:
+    if isinstance(keep_alive, str):
+        digits = keep_alive.rstrip("smhun")
+        try:
+            return float(digits)
+        except ValueError:
+            raise RequestError(
+                "keep_alive is no duration", value=repr(keep_alive[:32]), param="keep_alive"
+            ) from None
+    return keep_alive
+
+
+class OllamaMessage(Body):
+    """One message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str = ""
+    images: Nothing = None
+    thinking: str | None = None
+    tool_calls: Nothing = None
+    tool_name: str | None = None
+
+
+class OllamaChatRequest(_Generation):
+    """POST /api/chat."""
+
+    messages: list[OllamaMessage] = Field(default_factory=list)
+    tools: Nothing = None
+
+
+class OllamaGenerateRequest(_Generation):
+    """POST /api/generate."""
+
+    prompt: str = ""
+    system: str | None = None
+    raw: bool | None = None
+    images: Nothing = None
+    context: Nothing = None
+    suffix: Literal[""] | None = None
+    template: Literal[""] | None = None
+
+
+class ShowRequest(Body):
+    """POST /api/show."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: Literal[False] | None = None
