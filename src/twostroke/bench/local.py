@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,31 +71,37 @@ class LocalBench:
         cost: CostModel,
         profile: MachineProfile | None,
         prefill_chunk: int,
+        warm_up: bool = True,
     ) -> None:
         self._runner = runner
         self._vocab_size = vocab_size
         self._cost = cost
         self._profile = profile
         self._chunk = prefill_chunk
+        self._num_warm_up = int(warm_up)
 
     def prefill(self, num_tokens: int, *, depth: int, repeat: int) -> Row:
         """Measure the prefill of num_tokens new tokens after `depth` cached ones (pp)."""
         name = f"pp{num_tokens}" + (f"@d{depth}" if depth else "")
-        runs = [self._prefill_once(num_tokens, depth) for _ in range(repeat)]
+        runs = self._repeat(lambda: self._prefill_once(num_tokens, depth), repeat)
         return self._row(name, runs, num_tokens, is_prefill=True)
 
     def decode(self, num_tokens: int, *, depth: int, batch: int, repeat: int) -> Row:
         """Measure num_tokens decode steps of `batch` requests after `depth` tokens each (tg)."""
-        name = f"tg{num_tokens}" + (f"x b{batch}".replace(" ", "") if batch > 1 else "")
+        name = f"tg{num_tokens}" + (f"xb{batch}" if batch > 1 else "")
         name += f"@d{depth}" if depth else ""
-        runs = [self._decode_once(num_tokens, depth, batch) for _ in range(repeat)]
+        runs = self._repeat(lambda: self._decode_once(num_tokens, depth, batch), repeat)
         return self._row(name, runs, num_tokens * batch, is_prefill=False)
 
     def decode_without_cache(self, num_tokens: int, *, depth: int, repeat: int) -> Row:
         """Measure the same without a KV cache: each token recomputes everything before it."""
         name = f"tg{num_tokens}-nocache" + (f"@d{depth}" if depth else "")
-        runs = [self._recompute_once(num_tokens, depth) for _ in range(repeat)]
+        runs = self._repeat(lambda: self._recompute_once(num_tokens, depth), repeat)
         return self._row(name, runs, num_tokens, is_prefill=True)
+
+    def _repeat(self, once: Callable[[], _Run], repeat: int) -> list[_Run]:
+        """Run a test untimed first, so that no cold page or code is measured, then `repeat` times."""
+        return [once() for _ in range(self._num_warm_up + repeat)][self._num_warm_up :]
 
     # One run each
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -13,7 +14,9 @@ from twostroke.errors import ConfigError
 from twostroke.step import BLOCK_SIZE
 
 if TYPE_CHECKING:
+    from twostroke.backend.native import NativeModel, ProfileLine
     from twostroke.bench.local import LocalBench, Row
+    from twostroke.runner.runner import ModelRunner
 
 DEFAULT_PROMPTS = "512"
 DEFAULT_GENERATED = "128"
@@ -23,17 +26,24 @@ def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{100 * value:.1f} %"
 
 
-def _print_row(row: Row) -> None:
+def row_text(row: Row) -> str:
+    """Return one row for people: speed and spread, the ceiling, shares of the peaks, the hash."""
     ceiling = "unknown" if row.ceiling_tok_per_s is None else f"{row.ceiling_tok_per_s:,.0f}"
     spread = f"{min(row.samples):,.1f}-{max(row.samples):,.1f}"
-    print(
+    return (
         f"{row.test:<18}{row.tok_per_s:>10,.1f} tok/s  ({spread})  ceiling {ceiling:>9}  "
-        f"mfu {_share(row.mfu):>8}  mbu {_share(row.mbu):>8}  {row.hash}",
-        file=sys.stderr,
+        f"mfu {_share(row.mfu):>8}  mbu {_share(row.mbu):>8}  {row.hash}"
     )
 
 
-def _rows(
+def _print_profile(lines: tuple[ProfileLine, ...], out: TextIO) -> None:
+    total = sum(line.seconds for line in lines) or 1.0
+    for line in lines:
+        share = 100 * line.seconds / total
+        print(f"    {line.label:<24}{share:6.1f} %  {1e3 * line.seconds:10.2f} ms", file=out)
+
+
+def _tests(
     bench: LocalBench,
     *,
     prompts: tuple[int, ...],
@@ -42,22 +52,15 @@ def _rows(
     batches: tuple[int, ...],
     repeat: int,
     kv_cache: bool,
-) -> list[Row]:
-    rows = []
-
-    def add(row: Row) -> None:
-        _print_row(row)
-        rows.append(row)
-
+) -> Iterator[Row]:
     for depth in depths:
         for n in prompts:
-            add(bench.prefill(n, depth=depth, repeat=repeat))
+            yield bench.prefill(n, depth=depth, repeat=repeat)
         for n in generated:
             for batch in batches:
-                add(bench.decode(n, depth=depth, batch=batch, repeat=repeat))
+                yield bench.decode(n, depth=depth, batch=batch, repeat=repeat)
             if not kv_cache:
-                add(bench.decode_without_cache(n, depth=depth, repeat=repeat))
-    return rows
+                yield bench.decode_without_cache(n, depth=depth, repeat=repeat)
 
 
 def command(
@@ -77,6 +80,9 @@ def command(
     repeat: Annotated[int, typer.Option("--repeat", min=1, max=1000, help="Runs a row.")] = 5,
     no_kv_cache: Annotated[
         bool, typer.Option("--no-kv-cache", help="Also decode by recomputing everything.")
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Show where the time goes, op by op.")
     ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine's peaks anew first.")
@@ -100,7 +106,6 @@ def command(
     batches = options.parse_ints(batch, param="--batch", high=1024)
     if no_kv_cache and not generated:
         raise ConfigError("--no-kv-cache needs --gen", remedy="Add --gen 32.")
-    longest = max(depths) + max((*prompts, *generated))
     config = options.engine_config(
         threads=threads,
         kv_type=kv_type,
@@ -113,16 +118,27 @@ def command(
     from twostroke.build import build_engine, load_model, machine_card
 
     loaded = load_model(model)
+    longest = max(depths) + max((*prompts, *generated)) + 1
+    if longest > loaded.config.context_length:
+        raise ConfigError(
+            "a test is longer than the model's context",
+            value=f"{longest} tokens",
+            limit=f"{loaded.config.context_length} tokens",
+        )
     built = build_engine(loaded, config, calibrate=calibrate)
     runner = built.new_runner(max(batches) * (longest + BLOCK_SIZE))
+    profiler = _profiler(runner) if profile else None
     local = LocalBench(
         runner,
         vocab_size=loaded.config.vocab_size,
         cost=built.cost,
         profile=built.machine.profile,
         prefill_chunk=prefill_chunk,
+        warm_up=not profile,
     )
-    rows = _rows(
+    out = sys.stderr if as_json else sys.stdout
+    results = []
+    for row in _tests(
         local,
         prompts=prompts,
         generated=generated,
@@ -130,11 +146,28 @@ def command(
         batches=batches,
         repeat=repeat,
         kv_cache=not no_kv_cache,
-    )
+    ):
+        print(row_text(row), file=out, flush=True)
+        result = row.to_dict()
+        if profiler is not None:
+            lines = profiler.take_profile()
+            _print_profile(lines, out)
+            result["profile"] = {line.label: line.seconds for line in lines}
+        results.append(result)
     if as_json:
-        document: dict[str, Any] = {
-            "machine": machine_card(built.machine.profile),
-            "model": model,
-            "results": [row.to_dict() for row in rows],
-        }
-        print(json.dumps(document))
+        machine = machine_card(built.machine.profile)
+        print(json.dumps({"machine": machine, "model": model, "results": results}))
+
+
+def _profiler(runner: ModelRunner) -> NativeModel:
+    """Turn the built-in profile on.
+
+    Raises:
+        ConfigError: the backend has none.
+    """
+    from twostroke.backend.native import NativeModel
+
+    if not isinstance(runner.backend, NativeModel):
+        raise ConfigError("--profile needs the native backend")
+    runner.backend.profile(True)
+    return runner.backend
