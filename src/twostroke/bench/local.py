@@ -100,7 +100,7 @@ class LocalBench:
         return self._row(name, runs, num_tokens, is_prefill=True)
 
     def _repeat(self, once: Callable[[], _Run], repeat: int) -> list[_Run]:
-        """Run a test untimed first, so that no cold page or code is measured, then `repeat` times."""
+        """Run a test once untimed, so that nothing cold is measured, then `repeat` times."""
         return [once() for _ in range(self._num_warm_up + repeat)][self._num_warm_up :]
 
     # One run each
