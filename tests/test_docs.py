@@ -1,0 +1,62 @@
+"""What the README and docs show is true: commands parse, links exist, tables match the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from twostroke.cli.main import app
+from twostroke.config import ENVIRONMENT
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands(page: Path) -> list[str]:
+    """Return every `twostroke ...` line of a page's code blocks."""
+    blocks = re.findall(r"```(?:\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if re.match(r"(\$ )?twostroke ", line)]
+
+
+def test_the_readme_shows_commands() -> None:
+    assert len(commands(ROOT / "README.md")) >= 8
+
+
+@pytest.mark.parametrize(
+    "line", [pytest.param(c, id=f"{p.name}: {c}"[:80]) for p in PAGES for c in commands(p)]
+)
+def test_a_command_that_is_shown_has_only_flags_that_exist(line: str) -> None:
+    words = shlex.split(line)
+    command = typer.main.get_command(app)
+    verb = command.commands[words[1]]  # type: ignore[attr-defined]
+    known = {flag for p in verb.params for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
+    used = {word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}
+    assert used <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+    local = [t for t in targets if not t.startswith(("http:", "https:", "mailto:"))]
+    missing = [t for t in local if not (page.parent / t).exists()]
+    assert not missing
+
+
+def test_the_page_of_variables_is_the_table_of_the_code() -> None:
+    text = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    assert rows == [(v.name, v.default, v.reason) for v in ENVIRONMENT]
+
+
+def test_the_readme_names_every_tensor_type_and_family_that_runs() -> None:
+    from twostroke.formats.quant import DEQUANTIZABLE
+    from twostroke.model.config import FAMILIES
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {t.name for t in DEQUANTIZABLE} <= set(re.findall(r"\w+", text))
+    assert set(FAMILIES) <= set(re.findall(r"\w+", text))
