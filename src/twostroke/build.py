@@ -155,10 +155,14 @@ def _check_memory(path: Path, weights: ModelWeights) -> None:
 class Machine(Protocol):
     """A backend that can make runners of one model, each with a cache of its own."""
 
-    summary: str
-    block_bytes: int
-    profile: MachineProfile | None
-    packed_bytes: Mapping[str, int] | None
+    @property
+    def summary(self) -> str: ...
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def profile(self) -> MachineProfile | None: ...
+    @property
+    def packed_bytes(self) -> Mapping[str, int] | None: ...
 
     def runner(self, num_blocks: int, *, max_tokens: int, max_positions: int) -> ModelRunner:
         """Return a runner whose steps hold at most max_tokens tokens."""
@@ -328,7 +332,8 @@ def _resolve(
     free = free_memory_bytes()
     resolved = config.resolved(
         model_max_len=model.config.context_length,
-        bytes_per_token=machine.block_bytes // BLOCK_SIZE,
+        block_bytes=machine.block_bytes,
+        block_size=BLOCK_SIZE,
         free_bytes=free if free is not None else 4 * _GIB,
         cpu_count=os.cpu_count() or 1,
     )

@@ -62,7 +62,13 @@ class EngineConfig:
             raise ConfigError("target_tpot_s is out of range", value=self.target_tpot_s)
 
     def resolved(
-        self, *, model_max_len: int, bytes_per_token: int, free_bytes: int, cpu_count: int
+        self,
+        *,
+        model_max_len: int,
+        block_bytes: int,
+        block_size: int,
+        free_bytes: int,
+        cpu_count: int,
     ) -> EngineConfig:
         """Return a copy with every None replaced: context from the model, KV memory half of what
         is free.
@@ -70,8 +76,8 @@ class EngineConfig:
         The KV pool never exceeds what max_num_seqs full contexts could use.
         """
         max_len = min(self.max_model_len or model_max_len, model_max_len)
-        wanted = bytes_per_token * max_len * self.max_num_seqs
-        memory = self.kv_memory_bytes or min(max(free_bytes // 2, bytes_per_token * 16), wanted)
+        wanted = -(-max_len // block_size) * block_bytes * self.max_num_seqs
+        memory = self.kv_memory_bytes or min(max(free_bytes // 2, block_bytes), wanted)
         return replace(
             self,
             max_model_len=max_len,

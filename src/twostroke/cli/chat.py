@@ -73,9 +73,8 @@ def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingPar
     texts: list[str] = []
     ids: list[int] = []
     line = None
-    stream = llm.stream(encoded, params)
     try:
-        for delta in stream:
+        for delta in llm.stream(encoded, params):
             texts.append(delta.text)
             ids.extend(delta.token_ids)
             print(delta.text, end="", flush=True)
@@ -83,8 +82,6 @@ def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingPar
                 line = report.chat_line(delta.record)
     except KeyboardInterrupt:
         line = "stopped"
-    finally:
-        stream.close()
     print(flush=True)
     conversation.answered("".join(texts), tuple(ids))
     return line
