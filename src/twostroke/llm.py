@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,7 +164,7 @@ class LLM:
         self,
         prompt: Prompt | Sequence[Message] | Encoded,
         params: SamplingParams | None = None,
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         """Yield one answer as it is generated; closing the iterator cancels it.
 
         A sequence of messages goes through the chat template, a string or ids do not.
@@ -250,7 +250,7 @@ class LLM:
                 param=what,
             )
 
-    def _deltas(self, answers: list[_Answer]) -> Iterator[Delta]:
+    def _deltas(self, answers: list[_Answer]) -> Generator[Delta, None, None]:
         open_answers: dict[str, _Answer] = {}
         try:
             for answer in answers:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,12 +75,13 @@ def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingPar
     ids: list[int] = []
     line = None
     try:
-        for delta in llm.stream(encoded, params):
-            texts.append(delta.text)
-            ids.extend(delta.token_ids)
-            print(delta.text, end="", flush=True)
-            if delta.record is not None:
-                line = report.chat_line(delta.record)
+        with closing(llm.stream(encoded, params)) as stream:
+            for delta in stream:
+                texts.append(delta.text)
+                ids.extend(delta.token_ids)
+                print(delta.text, end="", flush=True)
+                if delta.record is not None:
+                    line = report.chat_line(delta.record)
     except KeyboardInterrupt:
         line = "stopped"
     print(flush=True)

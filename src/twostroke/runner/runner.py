@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from twostroke.backend.arrays import Backend, Results
+from twostroke.errors import KernelError
 from twostroke.request import TokenLogprob
 from twostroke.runner.inputs import InputBuilder, WantedRow
 from twostroke.step import Sampled, StepPlan, StepResult
@@ -25,6 +26,7 @@ class ModelRunner:
 
         Units: start_s and end_s on the runner's clock, array building included.
         Raises:
+            KernelError: no logit of a wanted row is finite.
             ShapeError: more tokens than the backend takes in a step, or blocks it does not have.
             InvalidSampling: logit_bias names an id outside the vocabulary.
         """
@@ -59,6 +61,8 @@ class ModelRunner:
 def _sampled(results: Results, i: int, row: WantedRow) -> Sampled:
     result = results[i]
     token_id = int(result["token_id"])
+    if token_id < 0:
+        raise KernelError("no token has a finite logit: the model or its weights are broken")
     if row.spec is None or row.spec.params.logprobs is None:
         return Sampled(token_id)
     n = int(result["num_top"])
