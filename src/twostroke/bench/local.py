@@ -71,14 +71,14 @@ class LocalBench:
         cost: CostModel,
         profile: MachineProfile | None,
         prefill_chunk: int,
-        warm_up: bool = True,
+        after_warm_up: Callable[[], object] | None = None,
     ) -> None:
         self._runner = runner
         self._vocab_size = vocab_size
         self._cost = cost
         self._profile = profile
         self._chunk = prefill_chunk
-        self._num_warm_up = int(warm_up)
+        self._after_warm_up = after_warm_up
 
     def prefill(self, num_tokens: int, *, depth: int, repeat: int) -> Row:
         """Measure the prefill of num_tokens new tokens after `depth` cached ones (pp)."""
@@ -101,7 +101,10 @@ class LocalBench:
 
     def _repeat(self, once: Callable[[], _Run], repeat: int) -> list[_Run]:
         """Run a test once untimed, so that nothing cold is measured, then `repeat` times."""
-        return [once() for _ in range(self._num_warm_up + repeat)][self._num_warm_up :]
+        once()
+        if self._after_warm_up is not None:
+            self._after_warm_up()
+        return [once() for _ in range(repeat)]
 
     # One run each
 

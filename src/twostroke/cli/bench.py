@@ -134,7 +134,7 @@ def command(
         cost=built.cost,
         profile=built.machine.profile,
         prefill_chunk=prefill_chunk,
-        warm_up=not profile,
+        after_warm_up=profiler.take_profile if profiler is not None else None,
     )
     out = sys.stderr if as_json else sys.stdout
     results = []
