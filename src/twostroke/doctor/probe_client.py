@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -110,9 +113,10 @@ class Client:
         """
         connection = self._connect()
         try:
-            connection.request("GET", self._endpoint.prefix + path, headers=self._headers())
-            response = connection.getresponse()
-            body = response.read(limit + 1)
+            with self._cut_off(connection):
+                connection.request("GET", self._endpoint.prefix + path, headers=self._headers())
+                response = connection.getresponse()
+                body = response.read(limit + 1)
             return body if response.status == 200 and len(body) <= limit else None
         except (OSError, http.client.HTTPException) as error:
             raise ProbeFailed(f"no answer: {error}") from error
@@ -127,53 +131,63 @@ class Client:
         """
         connection = self._connect()
         try:
-            started = clock()
-            payload = json.dumps(body).encode()
-            headers = {**self._headers(), "Content-Type": "application/json"}
-            connection.request("POST", self._endpoint.prefix + path, payload, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                said = response.read(MAX_ERROR_BYTES).decode("utf-8", "replace")
-                raise ProbeFailed(f"status {response.status}: {' '.join(said.split())}")
-            reply = Reply(started_s=started, first_byte_s=clock() - started)
-            self._read(response, connection, reply, clock)
-            return reply
-        except TimeoutError as error:
-            raise ProbeFailed("no more time for a reply") from error
+            with self._cut_off(connection):
+                return self._stream(connection, path, body, clock)
         except (OSError, http.client.HTTPException, ValueError) as error:
+            self._left_s()  # says so when the deadline is what broke it
             raise ProbeFailed(f"the connection broke: {error}") from error
         finally:
             connection.close()
 
-    def _read(
+    def _stream(
         self,
-        response: http.client.HTTPResponse,
         connection: http.client.HTTPConnection,
-        reply: Reply,
+        path: str,
+        body: dict[str, Any],
         clock: Callable[[], float],
-    ) -> None:
-        for line in self._lines(response, connection):
-            now = clock() - reply.started_s
+    ) -> Reply:
+        started = clock()
+        payload = json.dumps(body).encode()
+        headers = {**self._headers(), "Content-Type": "application/json"}
+        connection.request("POST", self._endpoint.prefix + path, payload, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            said = response.read(MAX_ERROR_BYTES).decode("utf-8", "replace")
+            raise ProbeFailed(f"status {response.status}: {' '.join(said.split())}")
+        reply = Reply(started_s=started, first_byte_s=clock() - started)
+        for line in self._lines(response):
+            now = clock() - started
             data = line[5:].strip() if line.startswith(b"data:") else line.strip()
             if data == b"[DONE]":
                 break
             if data.startswith(b"{"):
                 _take(reply, json.loads(data), now)
-        reply.end_s = clock() - reply.started_s
+        reply.end_s = clock() - started
         if "error" in reply.final:
             raise ProbeFailed("the stream ended with an error")
+        return reply
 
-    def _lines(
-        self, response: http.client.HTTPResponse, connection: http.client.HTTPConnection
-    ) -> Iterator[bytes]:
+    def _lines(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         size = 0
         while line := response.readline(MAX_LINE_BYTES):
             size += len(line)
             if size > MAX_REPLY_BYTES:
                 raise ProbeFailed(f"a reply of more than {MAX_REPLY_BYTES} bytes was cut off")
+            self._left_s()
             yield line
-            if connection.sock is not None:
-                connection.sock.settimeout(self._left_s())
+        self._left_s()
+
+    @contextmanager
+    def _cut_off(self, connection: http.client.HTTPConnection) -> Iterator[None]:
+        """Shut the socket at the deadline: a server that drips bytes resets every read timeout."""
+        sock = connection.sock
+        timer = threading.Timer(self._left_s(), _shut, (sock,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _left_s(self) -> float:
         left = self._deadline_s - time.monotonic()
@@ -196,6 +210,11 @@ class Client:
         if self._endpoint.key:
             headers["Authorization"] = f"Bearer {self._endpoint.key}"
         return headers
+
+
+def _shut(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _take(reply: Reply, chunk: Any, now: float) -> None:

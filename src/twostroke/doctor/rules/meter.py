@@ -49,13 +49,14 @@ _DIFFERENT_WAITS = 1.3
 def meter(e: Evidence) -> Finding | None:
     """METER: the flags that the parsers or the probe raised, or two meanings of one rate."""
     for flag, (what, remedy) in _WRONG.items():
-        hit = [r for r in e.records if flag in r.meter.flags]
+        asked = e.parsed.records if flag in _OTHERS_METER else e.records
+        hit = [r for r in asked if flag in r.meter.flags]
         if not hit:
             continue
-        seconds = _spoiled_s(hit, flag, whole=len(hit) == len(e.records))
+        seconds = _spoiled_s(hit, flag, whole=len(hit) == len(asked))
         return Finding(
             code="METER",
-            says=f"{what} ({len(hit)} of {len(e.records)} requests)",
+            says=f"{what} ({len(hit)} of {len(asked)} requests)",
             share=e.share(seconds or None),
             seconds=seconds or None,
             confidence="high",
