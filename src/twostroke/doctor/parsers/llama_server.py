@@ -142,17 +142,16 @@ class LlamaServerParser:
     def _timing(self, line: Line, time: TimeLine) -> list[Item]:
         draft, out = self._block(line, time)
         draft.see(line)
+        if "partial" in draft.flags:  # final timings replace what progress lines said
+            draft.flags.remove("partial")
+            draft.reported.clear()
         if time.what == "prompt eval":
-            draft.reported.pop("prefill_tok_s", None)
             take_prompt(draft, time)
         elif time.what in ("eval", "generation eval"):
-            draft.reported.pop("decode_tok_s", None)
             take_decode(draft, time, runs_follow_first=False)
         elif time.what == "total":
             draft.e2e_s = time.seconds
             self._complete.add((line.source, self._current.get(line.source)))
-        if "partial" in draft.flags:
-            draft.flags.remove("partial")
         return out
 
     def _block(self, line: Line, time: TimeLine) -> tuple[Draft, list[Item]]:
