@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,9 @@ def test_chat_prefills_only_the_new_tokens_of_turn_2(
     lines = [line for line in err.splitlines() if "prefill" in line]
     assert len(lines) == 2
     assert "+ 0 cached" in lines[0]
-    new, cached = (int(word) for word in lines[1].replace("+", "").split() if word.isdigit())
+    match = re.search(r"prefill (\d+) new \+ (\d+) cached", lines[1])
+    assert match is not None
+    new, cached = int(match[1]), int(match[2])
     assert cached > 30, "the first turn and its answer stay in the cache"
     assert new < 30
 

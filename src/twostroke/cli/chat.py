@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twostroke.cli import options, report
-from twostroke.errors import CapacityError, RequestError, TemplateError
+from twostroke.errors import CapacityError, RequestError, TemplateError, TwoStrokeError
 from twostroke.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Conversation:
         )
         self._text = ""  # the prompt and the answers so far, as the model read and wrote them
         self._ids: tuple[int, ...] = ()
+        self._before = (self.messages, self._text, self._ids)
 
     def ask(self, text: str) -> Encoded:
         """Add the user's turn and return the whole prompt, the ids of earlier turns unchanged.
@@ -57,9 +58,14 @@ class Conversation:
             ids = (*self._ids, *self._llm.model.encode_after(rendered, len(self._text)))
         else:  # the first turn, or the template rewrote history: the cache will say so
             ids = self._llm.model.encode_rendered(rendered)[0]
+        self._before = (self.messages, self._text, self._ids)
         self.messages = messages
         self._text, self._ids = rendered.text, ids
         return Encoded(token_ids=ids, init_s=time.monotonic() - start)
+
+    def undo(self) -> None:
+        """Take the last turn back: the engine refused it."""
+        self.messages, self._text, self._ids = self._before
 
     def answered(self, text: str, token_ids: tuple[int, ...]) -> None:
         """Add the assistant's turn, as far as it went."""
@@ -84,6 +90,9 @@ def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingPar
                     line = report.chat_line(delta.record)
     except KeyboardInterrupt:
         line = "stopped"
+    except TwoStrokeError:
+        conversation.undo()
+        raise
     print(flush=True)
     conversation.answered("".join(texts), tuple(ids))
     return line
