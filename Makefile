@@ -7,7 +7,7 @@ PROMPT ?= Explain in three sentences why the first token of an answer takes long
 MODEL ?= smollm2:135m
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models soak lint format check-tools clean
+.PHONY: help run test test-models soak lint format bench-peers chart check-tools clean
 
 help:
 	@echo "make run [PROMPT=...] [MODEL=...]   build, fetch the sample model, answer, report both phases"
@@ -39,6 +39,15 @@ test-models: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "soak"
+
+bench-peers: $(VENV)/.dev
+	bash benchmarks/peers/setup_peers.sh
+	$(BIN)/twostroke pull smollm2:135m
+	$(BIN)/python benchmarks/peers/compare.py $${TWOSTROKE_CACHE:-$$HOME/.cache/twostroke}/models/smollm2-135m-instruct-q4_1.gguf \
+		--engines twostroke,llamacpp,openvino-int8,openvino-int4,transformers
+
+chart: $(VENV)/.dev
+	$(BIN)/python benchmarks/chart.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
