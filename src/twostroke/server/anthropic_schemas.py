@@ -70,9 +70,9 @@ class MessagesRequest(CountRequest):
     """POST /v1/messages."""
 
     max_tokens: int = Field(ge=1, le=2**31 - 1)
-    temperature: Number | None = Field(None, ge=0, le=1)
-    top_p: Number | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=2**31 - 1)
+    temperature: Number | None = Field(default=None, ge=0, le=1)
+    top_p: Number | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     metadata: Metadata | None = None

@@ -7,8 +7,8 @@ our own, never a caller's text.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,7 @@ class EngineMeters(Collector):
         self._ended: Counter[str] = Counter()
         self._misses: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
-        self._step_s: Counter[str] = Counter()
+        self._step_s: defaultdict[str, float] = defaultdict(float)
         self._num_preemptions = 0
         self._histograms = {
             "time_to_first_token": _Histogram(REQUEST_BOUNDS_S),
@@ -211,7 +211,7 @@ class EngineMeters(Collector):
             replies.add_metric([route, status], count)
         yield replies
 
-    def _labelled(self, name: str, label: str, values: dict[str, float]) -> Metric:
+    def _labelled(self, name: str, label: str, values: Mapping[str, float]) -> Metric:
         family = CounterMetricFamily(name, name.replace("_", " "), labels=["model_name", label])
         for key, value in list(values.items()):
             family.add_metric([self._model, key], value)

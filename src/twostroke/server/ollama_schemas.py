@@ -21,16 +21,16 @@ Nothing = Annotated[list[Any], Field(max_length=0)] | None
 class Options(Body):
     """Sampling, under Ollama's names."""
 
-    temperature: Number | None = Field(None, ge=0, le=100)
-    top_k: int | None = Field(None, ge=0, le=2**31 - 1)
-    top_p: Number | None = Field(None, gt=0, le=1)
-    min_p: Number | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
-    num_predict: int | None = Field(None, ge=-2, le=2**31 - 1)
-    num_ctx: int | None = Field(None, ge=1, le=2**31 - 1)
-    repeat_penalty: Number | None = Field(None, gt=0, le=10)
-    presence_penalty: Number | None = Field(None, ge=-2, le=2)
-    frequency_penalty: Number | None = Field(None, ge=-2, le=2)
+    temperature: Number | None = Field(default=None, ge=0, le=100)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    top_p: Number | None = Field(default=None, gt=0, le=1)
+    min_p: Number | None = Field(default=None, ge=0, le=1)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    num_predict: int | None = Field(default=None, ge=-2, le=2**31 - 1)
+    num_ctx: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    repeat_penalty: Number | None = Field(default=None, gt=0, le=10)
+    presence_penalty: Number | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: Number | None = Field(default=None, ge=-2, le=2)
     stop: str | list[str] | None = None
 
     def params(self) -> SamplingParams:

@@ -61,15 +61,15 @@ Number = Annotated[float, BeforeValidator(_no_bool)]
 class Sampling(Body):
     """How to choose tokens; names beyond OpenAI's are vLLM's."""
 
-    temperature: Number | None = Field(None, ge=0, le=100)
-    top_p: Number | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=2**31 - 1)
-    min_p: Number | None = Field(None, ge=0, le=1)
-    presence_penalty: Number | None = Field(None, ge=-2, le=2)
-    frequency_penalty: Number | None = Field(None, ge=-2, le=2)
-    repetition_penalty: Number | None = Field(None, gt=0, le=10)
+    temperature: Number | None = Field(default=None, ge=0, le=100)
+    top_p: Number | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1)
+    min_p: Number | None = Field(default=None, ge=0, le=1)
+    presence_penalty: Number | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: Number | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: Number | None = Field(default=None, gt=0, le=10)
     logit_bias: dict[str, Number] | None = None
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
     stop: Stops = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
@@ -125,13 +125,13 @@ class ChatRequest(Sampling):
 
     model: str | None = None
     messages: list[ChatMessage] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
-    max_completion_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
-    n: int | None = Field(None, ge=1, le=1024)
+    max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    max_completion_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    n: int | None = Field(default=None, ge=1, le=1024)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -153,14 +153,14 @@ class CompletionRequest(Sampling):
 
     model: str | None = None
     prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = Field(None, ge=0, le=2**31 - 1)
-    n: int | None = Field(None, ge=1, le=1024)
-    best_of: int | None = Field(None, ge=1, le=1024)
+    max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    n: int | None = Field(default=None, ge=1, le=1024)
+    best_of: int | None = Field(default=None, ge=1, le=1024)
     echo: Literal[False] | None = None
     suffix: None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: int | None = Field(default=None, ge=0, le=20)
     user: Label | None = None
     cache_salt: Label | None = None
     return_progress: bool | None = None

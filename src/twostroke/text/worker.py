@@ -51,6 +51,7 @@ class TemplateWorkers:
             "deadline_s": deadline_s,
         }
         self._deadline_s = deadline_s
+        self._num_workers = num_workers
         self._is_closed = False
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(num_workers):
@@ -58,8 +59,7 @@ class TemplateWorkers:
 
     def start(self) -> None:
         """Start all workers now instead of at their first rendering."""
-        slots = [self._idle.get() for _ in range(self._idle.qsize())]
-        for worker in slots:
+        for worker in [self._idle.get() for _ in range(self._num_workers)]:
             self._idle.put(worker or _Worker(self._setup))
 
     def render(
@@ -89,8 +89,7 @@ class TemplateWorkers:
     def close(self) -> None:
         """End all workers."""
         self._is_closed = True
-        for _ in range(self._idle.qsize()):
-            worker = self._idle.get()
+        for worker in [self._idle.get() for _ in range(self._num_workers)]:
             if worker is not None:
                 worker.end()
             self._idle.put(None)
@@ -193,6 +192,10 @@ def main() -> None:
         bos_token=setup["bos_token"],
         eos_token=setup["eos_token"],
         control_texts=frozenset(setup["control_texts"]),
+    )
+    # Compiled now, so that no caller waits for it; what it refuses here it will refuse again.
+    _render(
+        template, {"messages": [{"role": "user", "content": "a"}], "tools": None, "variables": {}}
     )
     _answer(target, {})
     while (asked := _read_frame(source)) is not None:
