@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.advice import Cure, for_record
+from twostroke.advice import Cure, cures, for_record
 from twostroke.advice import cure as cure_module
-from twostroke.advice import cures
 from twostroke.record import (
     CacheOutcome,
     OutputTokens,

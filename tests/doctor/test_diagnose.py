@@ -53,7 +53,9 @@ def codes(*records, facts=(), windows=(), **flags):
 
 
 def test_our_cache_reason_and_price_are_used():
-    miss = CacheOutcome(reason="prefix_diverged", diverged_token=12, diverged_message=0, price_s=3.0)
+    miss = CacheOutcome(
+        reason="prefix_diverged", diverged_token=12, diverged_message=0, price_s=3.0
+    )
     first = codes(own(prefill_s=3.5, decode_s=1.0, cache=miss))[0]
     assert first.code == "PREFIX_MISS" and first.seconds == 3.0
     assert "first at token 12 in message 0" in first.says and first.confidence == "high"
@@ -66,7 +68,9 @@ def test_a_first_request_is_no_miss():
 
 def test_a_healthy_chat_is_no_miss():
     """One cold document, then turns that hit: nothing was lost."""
-    turns = [own(prefill_s=12.0, decode_s=2.0, prompt=PromptTokens(total=12_000, cached=0, new=12_000))]
+    turns = [
+        own(prefill_s=12.0, decode_s=2.0, prompt=PromptTokens(total=12_000, cached=0, new=12_000))
+    ]
     turns += [
         own(prefill_s=0.1, decode_s=2.0, prompt=PromptTokens(total=n, cached=n - 100, new=100))
         for n in (12_200, 12_400, 12_600)
@@ -134,9 +138,16 @@ def test_small_batches_of_prefill():
 def test_more_devices_and_slower_is_comm():
     def buffers(file, count):
         return [
-            Fact(name="model_buffer_bytes", value=1 << 30, engine="llama.cpp", label=f"CUDA{n}", file=file, line=n + 1)
+            Fact(
+                name="model_buffer_bytes",
+                value=1 << 30,
+                engine="llama.cpp",
+                label=f"CUDA{n}",
+                file=file,
+                line=n + 1,
+            )
             for n in range(count)
-        ]  # fmt: skip
+        ]
 
     two = own(prefill_s=0.1, decode_s=10.0, meter=Meter(file="two", lines=(9,)))
     one = own(prefill_s=0.1, decode_s=8.0, meter=Meter(file="one", lines=(9,)))

@@ -171,6 +171,9 @@ class _Asked:
         records = {
             name: record_of(step, reply, self._model) for name, (step, reply) in replies.items()
         }
+        for name in (name for name, record in records.items() if record is None):
+            self.last_failure = f"{name}: the reply held no text"
+            self._say(f"  {self.last_failure}")
         timed = settle({name: r for name, r in records.items() if r is not None})
         out = []
         for name, record in timed.items():

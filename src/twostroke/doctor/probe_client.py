@@ -93,6 +93,7 @@ class Reply:
     first_visible_s: float | None = None
     last_text_s: float | None = None
     end_s: float = 0.0
+    finish_s: float | None = None  # the first token may end the reply: then there is no text
     num_text_chunks: int = 0
     gaps: list[float] = field(default_factory=list)
     final: dict[str, Any] = field(default_factory=dict)
@@ -231,6 +232,8 @@ def _take(reply: Reply, chunk: Any, now: float) -> None:
             reply.final["ollama"] = chunk
     else:
         kind = chunk_kind(chunk)
+    if reply.finish_s is None and _is_finish(chunk):
+        reply.finish_s = now
     if kind == "empty" and reply.first_text_s is None and reply.first_empty_s is None:
         reply.first_empty_s = now
     if kind not in ("content", "reasoning", "tool"):
@@ -243,6 +246,13 @@ def _take(reply: Reply, chunk: Any, now: float) -> None:
     if kind != "reasoning" and reply.first_visible_s is None:
         reply.first_visible_s = now
     reply.last_text_s = now
+
+
+def _is_finish(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk says why the reply ended."""
+    choices = chunk.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return bool(chunk.get("done")) or (isinstance(first, dict) and bool(first.get("finish_reason")))
 
 
 def first_model(body: bytes | None) -> str | None:

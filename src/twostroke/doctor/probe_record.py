@@ -31,19 +31,22 @@ _TOKENS_A_CHUNK = 4
 
 
 def record_of(step: Step, reply: Reply, model: str | None) -> RequestRecord | None:
-    """Return the record of one reply, None when it held no text.
+    """Return the record of one reply, None when it held neither text nor an end.
 
     The time to the first text is booked as prefill until `settle` takes load and queue out of it.
+    Where the first token ended the reply, the end stands for the first text.
     """
-    if reply.first_text_s is None or reply.last_text_s is None:
+    first, last = reply.first_text_s, reply.last_text_s
+    if first is None or last is None:
+        first = last = reply.finish_s
+    if first is None or last is None:
         return None
     server = _server_side(reply)
     output = server.output
-    decode_s = reply.last_text_s - reply.first_text_s
+    decode_s = last - first
     new = _new_tokens(step, server)
     gaps = sorted(reply.gaps)
     rate = (output - 1) / decode_s if output and output > 1 and decode_s > 0 else None
-    first = reply.first_text_s
     return RequestRecord(
         id=ID_PREFIX + step.name,
         engine="endpoint",
@@ -52,8 +55,8 @@ def record_of(step: Step, reply: Reply, model: str | None) -> RequestRecord | No
         phases=PhaseTimes(
             load_s=server.load_s,
             prefill_s=max(first - (server.load_s or 0.0), 0.0),
-            decode_s=decode_s,
-            tail_s=reply.end_s - reply.last_text_s,
+            decode_s=decode_s or None,
+            tail_s=max(reply.end_s - last, 0.0),
         ),
         e2e_s=reply.end_s,
         prompt=PromptTokens(total=server.prompt_total, cached=server.prompt_cached, new=new),

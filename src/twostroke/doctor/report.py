@@ -155,11 +155,9 @@ def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
 
 def read_text(parsed: Parsed, diagnosis: Diagnosis) -> str:
     """Return what was read, what was not understood, and what to keep in mind."""
-    parts = []
-    if parsed.num_lines:
-        parts.append(f"Read {parsed.num_lines:,} lines")
+    parts = [f"Read {parsed.num_lines:,} lines" if parsed.num_lines else "Judged records"]
     if parsed.engines:
-        parts.append("of " + ", ".join(sorted(parsed.engines)))
+        parts.append("of " + printable(", ".join(sorted(parsed.engines))))
     counts = (
         (len(parsed.records), "request"),
         (len(parsed.windows), "server window"),
@@ -173,7 +171,7 @@ def read_text(parsed: Parsed, diagnosis: Diagnosis) -> str:
         text += f" {other:,} lines told nothing ({kinds})."
     if diagnosis.caveats:
         text += " Keep in mind: " + "; ".join(diagnosis.caveats) + "."
-    return text.lstrip(". ") or "Nothing was read."
+    return text
 
 
 def document(diagnosis: Diagnosis, parsed: Parsed) -> dict[str, Any]:
