@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 
-from twostroke.runner.runner import ModelRunner
 from worker_protocol import Timed, serve
 
 from twostroke import __version__
 from twostroke.build import build_engine, load_model
 from twostroke.config import EngineConfig
 from twostroke.request import SamplingParams
+from twostroke.runner.runner import ModelRunner
 from twostroke.step import BLOCK_SIZE, Phase, SampleSpec, Slice, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

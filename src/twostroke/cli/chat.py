@@ -41,7 +41,7 @@ class Conversation:
         )
         self._text = ""  # the prompt and the answers so far, as the model read and wrote them
         self._ids: tuple[int, ...] = ()
-        self._before = (self.messages, self._text, self._ids)
+        self._before: tuple[list[dict[str, Any]], str, tuple[int, ...]] = (self.messages, "", ())
 
     def ask(self, text: str) -> Encoded:
         """Add the user's turn and return the whole prompt, the ids of earlier turns unchanged.
