@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from twostroke.config import KvType
-from twostroke.formats.ggml_types import GGMLType
+from twostroke.errors import ConfigError
 from twostroke.model.config import ModelConfig
-from twostroke.model.weights import ModelWeights, Weight
+from twostroke.model.weights import ModelWeights
+from twostroke.physics.kv_format import KvFormat
+from twostroke.physics.shape import LayerShape, ModelShape, WeightSizes, shape_of_model
 from twostroke.step import BLOCK_SIZE, StepPlan
-
-_FP32_WEIGHTS = (GGMLType.F32, GGMLType.F16)
-_KV_UNIT = {KvType.BF16: "bf16", KvType.F16: "fp32", KvType.Q8: "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,50 +77,74 @@ class CostModel:
         kv_type: KvType,
         packed_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        self._config = config
-        self._kv_unit = _KV_UNIT[kv_type]
-        self._kv_token_bytes = config.num_kv_heads * kv_type.head_bytes(config.head_dim)
-        stored = packed_bytes or {}
-        self._head_ops = _matrix_ops((weights.output,))
-        self._head_bytes = stored.get(weights.output.name, weights.output.nbytes)
-        body = tuple(
-            w
-            for layer in weights.layers
-            for w in (layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down)
+        self._take(shape_of_model(config, weights, packed_bytes), KvFormat(kv_type.value))
+
+    @classmethod
+    def from_shape(cls, shape: ModelShape, kv: KvFormat) -> CostModel:
+        """Return the cost model of a shape without files.
+
+        Raises:
+            ConfigError: the shape does not say its layers or weights.
+        """
+        cost = cls.__new__(cls)
+        cost._take(shape, kv)
+        return cost
+
+    def _take(self, shape: ModelShape, kv: KvFormat) -> None:
+        if shape.layers is None or shape.weights is None:
+            raise ConfigError("the shape is not known", value=", ".join(shape.missing) or None)
+        self._weights: WeightSizes = shape.weights
+        self._expert_share = shape.expert_share
+        self._kv_unit = kv.unit
+        self._layers = tuple(
+            (layer, count, layer_token_bytes(layer, kv))
+            for layer, count in shape.grouped_layers()
+            if layer.has_attention
         )
-        self._body_ops = _matrix_ops(body)
-        self._body_bytes = sum(stored.get(w.name, w.nbytes) for w in body)
-        self._windows = tuple(config.window(i) for i in range(config.num_layers))
+        self._stored_token_bytes = sum(
+            count * size for layer, count, size in self._layers if not layer.shares_kv
+        )
+        self._state_bytes = shape.state_bytes or 0
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one step reads, the head included."""
-        return self._body_bytes + self._head_bytes
+        """Bytes of weights that one step of one token reads, the head included."""
+        return int(self._body_bytes(1) + self._weights.head.num_bytes)
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V that one token takes over all layers."""
-        return int(self._config.num_layers * self._kv_token_bytes)
+        return int(self._stored_token_bytes)
 
-    def weights_once(self, *, with_head: bool) -> Work:
-        """Return the reading of all weights by one step, whatever its batch."""
-        return Work(weight_bytes=self._body_bytes + (self._head_bytes if with_head else 0))
+    def _body_bytes(self, num_tokens: float) -> float:
+        w = self._weights
+        return w.body.num_bytes + w.touched_bytes(num_tokens, self._expert_share)
+
+    def weights_once(self, *, with_head: bool, num_tokens: float = 1) -> Work:
+        """Return the reading of the weights by one step; num_tokens decides how many experts."""
+        head = self._weights.head.num_bytes if with_head else 0
+        return Work(weight_bytes=self._body_bytes(num_tokens) + head)
 
     def slice_work(self, start: int, end: int, *, logit_rows: int) -> Work:
         """Return the work of computing tokens [start, end) of one request, without reading
         weights.
         """
-        n, c = end - start, self._config
-        pairs = sum(visible_keys(start, end, w) for w in self._windows)
-        kv_tokens = sum(min(end, w + n) if w else end for w in self._windows)
-        work = _ops_work(self._body_ops, n) + _ops_work(self._head_ops, logit_rows)
-        attention = {self._kv_unit: 4.0 * c.num_heads * c.head_dim}
-        return work + _ops_work(attention, pairs) + Work(kv_bytes=kv_tokens * self._kv_token_bytes)
+        n, w = end - start, self._weights
+        work = _matrix_work(w.body.values, n) + _matrix_work(w.head.values, logit_rows)
+        if w.experts.values:
+            work += _matrix_work(w.experts.values, n * self._expert_share)
+        attention = kv_bytes = 0.0
+        for layer, count, token_bytes in self._layers:
+            pairs = visible_keys(start, end, layer.window)
+            attention += 2.0 * count * layer.heads * (layer.key_dim + layer.value_dim) * pairs
+            kv_bytes += count * token_bytes * (min(end, layer.window + n) if layer.window else end)
+        kv_bytes += self._state_bytes
+        return work + _ops_work({self._kv_unit: attention}) + Work(kv_bytes=kv_bytes)
 
     def step_work(self, plan: StepPlan) -> Work:
         """Return the work of a whole step: weights once, and every slice."""
         rows = [len(s.token_ids) - 1 if s.score else int(s.sample is not None) for s in plan.slices]
-        work = self.weights_once(with_head=any(rows))
+        work = self.weights_once(with_head=any(rows), num_tokens=plan.num_tokens)
         for s, n in zip(plan.slices, rows, strict=True):
             work += self.slice_work(s.start, s.end, logit_rows=n)
         return work
@@ -131,24 +154,31 @@ class CostModel:
         return -(-num_tokens // BLOCK_SIZE) * BLOCK_SIZE * self.kv_bytes_per_token
 
 
-def _matrix_ops(matrices: tuple[Weight, ...]) -> dict[str, float]:
-    """Operations per row of activations, by unit."""
-    ops: dict[str, float] = {}
-    for weight in matrices:
-        unit = (
-            "fp32"
-            if weight.type in _FP32_WEIGHTS
-            else "bf16"
-            if weight.type is GGMLType.BF16
-            else "int8"
-        )
-        ops[unit] = ops.get(unit, 0.0) + 2.0 * weight.shape[0] * weight.shape[1]
-    return ops
+def layer_token_bytes(layer: LayerShape, kv: KvFormat) -> float:
+    """Return the bytes of cache that attention in this layer reads of one token.
+
+    Raises:
+        ShapeError: a row that the format's blocks do not divide.
+    """
+    if layer.latent_dim:
+        return kv.row_bytes(1, layer.latent_dim)
+    key = kv.row_bytes(layer.kv_heads, layer.key_dim)
+    return key + kv.row_bytes(layer.kv_heads, layer.value_dim)
 
 
-def _ops_work(ops: Mapping[str, float], times: int) -> Work:
+def experts_touched(num_experts: int, per_token: int, num_tokens: float) -> float:
+    """Return the expected experts that so many tokens touch: E * (1 - (1 - k/E)^B)."""
+    untouched = float((1.0 - per_token / num_experts) ** num_tokens)
+    return num_experts * (1.0 - untouched)
+
+
+def _matrix_work(values: Mapping[str, float], rows: float) -> Work:
+    return _ops_work({unit: 2.0 * rows * number for unit, number in values.items()})
+
+
+def _ops_work(ops: Mapping[str, float]) -> Work:
     return Work(
-        int8_ops=ops.get("int8", 0.0) * times,
-        bf16_flops=ops.get("bf16", 0.0) * times,
-        fp32_flops=ops.get("fp32", 0.0) * times,
+        int8_ops=ops.get("int8", 0.0),
+        bf16_flops=ops.get("bf16", 0.0),
+        fp32_flops=ops.get("fp32", 0.0),
     )
