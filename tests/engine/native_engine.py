@@ -72,6 +72,7 @@ class RealEngine:
         max_waiting: int = 1024,
         is_cache_enabled: bool = True,
         target_tpot_s: float = 60.0,
+        is_logged: bool = True,
     ) -> None:
         config = EngineConfig(
             prefill_chunk=chunk,
@@ -102,7 +103,7 @@ class RealEngine:
         self.engine = Engine(
             self.scheduler,
             ModelRunner(self.backend),
-            observers=(self.meter, self.log),
+            observers=(self.meter, self.log) if is_logged else (self.meter,),
             predictor=predictor,
             take_record=self.meter.take,
         )
