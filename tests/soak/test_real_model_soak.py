@@ -27,7 +27,7 @@ from twostroke.request import FinishReason, Request, SamplingParams
 pytestmark = pytest.mark.weights
 
 CLIENTS = 24
-NUM_BLOCKS = 96
+NUM_BLOCKS = 56
 GROWTH = 64 << 20  # bytes that allocators may keep; one leaked answer's KV and text is far less
 SHARED = 48
 
@@ -67,7 +67,7 @@ def asks(count: int, text: tuple[int, ...], rng: random.Random) -> list[Ask]:
         own = text[start : start + int(rng.triangular(1, 240, 10))]
         shared = text[: rng.randrange(SHARED)] if rng.random() < 0.5 else ()
         wanted = rng.choice((0, 1, 2, 5, 12, 40))
-        is_open = wanted > 1 and rng.random() < 0.4
+        is_open = rng.random() < 0.4
         params = SamplingParams(
             temperature=rng.choice((0.0, 0.0, 0.8)),
             max_tokens=None if is_open else wanted,
@@ -76,7 +76,13 @@ def asks(count: int, text: tuple[int, ...], rng: random.Random) -> list[Ask]:
         )
         leaves = rng.random() ** 2 if i % 3 == 2 else None
         made.append(
-            Ask((*shared, *own), params, leaves, rng.random() < 0.5, wanted if is_open else None)
+            Ask(
+                (*shared, *own),
+                params,
+                leaves,
+                rng.random() < 0.5,
+                rng.choice((20, 40, 70)) if is_open else None,
+            )
         )
     return made
 
@@ -147,7 +153,7 @@ def soak(model: RealModel, count: int) -> Tally:
         threads=min(usable_cores(), 2),
         chunk=128,
         num_blocks=NUM_BLOCKS,
-        growth_tokens=16,
+        growth_tokens=1,
         is_logged=False,
         target_tpot_s=0.1,
     )
@@ -195,7 +201,7 @@ def test_two_thousand_requests_a_third_of_them_cancelled_leave_memory_flat(
 ) -> None:
     tally = soak(model, 2_000)
     assert tally.ends["length"] + tally.ends["stop"] >= 1_300
-    assert tally.preempted >= 10
+    assert tally.preempted >= 5
     assert tally.ends["left"] >= 100 and tally.ends["cancelled"] >= 100
     quarter = len(tally.resident) // 4
     assert max(tally.resident[-quarter:]) - tally.resident[quarter] <= GROWTH
