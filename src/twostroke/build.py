@@ -33,7 +33,7 @@ from twostroke.physics.hardware import MachineProfile
 from twostroke.request import MessageSpan
 from twostroke.runner.runner import ModelRunner
 from twostroke.scheduler.predictor import FittedPredictor
-from twostroke.scheduler.scheduler import Scheduler
+from twostroke.scheduler.scheduler import MAX_WAIT_S, MAX_WAITING, Scheduler
 from twostroke.step import BLOCK_SIZE, StepPlan
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
 from twostroke.text.tokenizer import Segment, Tokenizer
@@ -287,8 +287,12 @@ def build_engine(
     *,
     observers: Sequence[Observer] = (),
     calibrate: bool = False,
+    max_waiting: int = MAX_WAITING,
+    max_wait_s: float = MAX_WAIT_S,
 ) -> BuiltEngine:
     """Choose a backend, size the KV cache, and wire scheduler, runner and meter.
+
+    Units: max_waiting in requests, max_wait_s in seconds: the bounds of the queue.
 
     Raises:
         ConfigError, UnsupportedCPU: a backend or kernel set that is not here.
@@ -314,6 +318,8 @@ def build_engine(
         KVCacheManager(num_blocks),
         predictor,
         clock=time.monotonic,
+        max_waiting=max_waiting,
+        max_wait_s=max_wait_s,
         block_bytes=machine.block_bytes,
     )
     engine = Engine(

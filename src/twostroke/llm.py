@@ -9,10 +9,13 @@ for output in llm.generate(["The capital of France is"], SamplingParams(max_toke
 from __future__ import annotations
 
 import itertools
+import math
 import secrets
+import sys
 import time
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twostroke.build import BuiltEngine, LoadedModel, build_engine, load_model
@@ -82,6 +85,7 @@ class _Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     final: Delta | None = None
+    ready: deque[Delta | RequestError] = field(default_factory=deque)  # not read yet
 
 
 class LLM:
@@ -103,12 +107,17 @@ class LLM:
         start = time.monotonic()
         self.model: LoadedModel = load_model(model)
         self.built: BuiltEngine = build_engine(
-            self.model, config or EngineConfig(), observers=observers
+            self.model,
+            config or EngineConfig(),
+            observers=observers,
+            max_waiting=sys.maxsize,  # the caller waits for its own prompts
+            max_wait_s=math.inf,
         )
         self.load_s = time.monotonic() - start
         self._engine = self.built.engine
         self._numbers = itertools.count()
         self._scorer: Runner | None = None
+        self._open: dict[str, _Answer] = {}
 
     # Prompts
 
@@ -251,26 +260,47 @@ class LLM:
             )
 
     def _deltas(self, answers: list[_Answer]) -> Generator[Delta, None, None]:
-        open_answers: dict[str, _Answer] = {}
+        """Step the engine until these answers have ended.
+
+        What a step gives to answers of another open stream is left for its reader.
+        """
+        ready: deque[Delta | RequestError] = deque()
+        left: set[str] = set()
         try:
             for answer in answers:
+                answer.ready = ready
                 self._engine.add(answer.request)
-                open_answers[answer.request.id] = answer
-            while open_answers:
-                for output in self._engine.step():
-                    answer = open_answers[output.request_id]
-                    delta = self._take(answer, output)
+                self._open[answer.request.id] = answer
+                left.add(answer.request.id)
+            while left:
+                if not ready:
+                    self._step()
+                while ready:
+                    delta = ready.popleft()
+                    if isinstance(delta, RequestError):
+                        raise delta
                     if delta.finish_reason is not None:
-                        answer.final = delta
-                        del open_answers[output.request_id]
+                        left.remove(answers[delta.index].request.id)
                     yield delta
         finally:
-            for request_id in open_answers:
-                self._engine.abort(request_id)
+            for request_id in left:
+                if self._open.pop(request_id, None) is not None:
+                    self._engine.abort(request_id)
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            answer = self._open[output.request_id]
+            if output.error is not None:
+                del self._open[output.request_id]
+                answer.ready.append(RequestError(f"request {answer.index} failed: {output.error}"))
+                continue
+            delta = self._take(answer, output)
+            if delta.finish_reason is not None:
+                answer.final = delta
+                del self._open[output.request_id]
+            answer.ready.append(delta)
 
     def _take(self, answer: _Answer, output: RequestOutput) -> Delta:
-        if output.error is not None:
-            raise RequestError(f"request {answer.index} failed: {output.error}")
         visible = self._visible(answer, output)
         piece = answer.stream.push(visible)
         text, stop, kept = piece.text, piece.stop, output.token_ids
@@ -282,6 +312,9 @@ class LLM:
         elif output.finish_reason is not None:
             rest = answer.stream.finish()
             text, stop = text + rest.text, rest.stop
+        record = final.record
+        if stop is not None and record is not None:  # on its last token the engine says length
+            record = replace(record, finish=FinishReason.STOP.value)
         answer.texts.append(text)
         answer.token_ids.extend(kept)
         answer.logprobs.extend(output.logprobs[: len(kept)])
@@ -292,7 +325,7 @@ class LLM:
             logprobs=output.logprobs[: len(kept)],
             finish_reason=FinishReason.STOP if stop is not None else final.finish_reason,
             stop_reason=stop if stop is not None else final.stop_reason,
-            record=final.record,
+            record=record,
         )
 
     def _visible(self, answer: _Answer, output: RequestOutput) -> tuple[int, ...]:

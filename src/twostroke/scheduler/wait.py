@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from twostroke.errors import QueueFull
 from twostroke.scheduler.entry import Entry
 from twostroke.step import StepPlan
@@ -52,6 +54,8 @@ class WaitLimit:
         Raises:
             QueueFull: retry_after_s is the predicted time until one place is free.
         """
+        if len(waiting) < self._max_waiting and self._max_wait_s == math.inf:
+            return  # an offline caller's thousands are not summed for each of them
         wait_s = self.predicted_s(waiting, running) if waiting else None
         if len(waiting) >= self._max_waiting:
             raise QueueFull(
