@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from twostroke.doctor import Fact, Parsed
 from twostroke.doctor.diagnose import diagnose
 from twostroke.doctor.finding import CODES, CONFIDENCE
 from twostroke.doctor.given import make_given
+from twostroke.doctor.parsed import MAX_FACTS, MAX_RECORDS
 from twostroke.doctor.runs import split_runs
 from twostroke.doctor.wait import wait_of
 from twostroke.errors import ConfigError
@@ -214,6 +216,7 @@ def test_facts_that_cannot_be_are_refused(flags):
 def test_a_number_given_outright_wins_over_the_table():
     facts = make_given(device="h100", bandwidth=1000.0, model="30B-A3B")
     assert facts.bandwidth == 1e12 and facts.flops == 989e12
+    assert make_given(flops=155e12).flops == make_given(flops=155).flops == 155e12
     assert (facts.params, facts.active_params) == (30e9, 3e9)
 
 
@@ -276,3 +279,24 @@ def test_whatever_the_records_hold_the_answer_is_sound(records, windows):
             assert cure.saves_low_s is None or 0 <= cure.saves_low_s <= cure.saves_high_s
     shares = [f.share for f in found if f.share is not None and f.code != "UNKNOWN"]
     assert shares == sorted(shares, reverse=True)
+
+
+def test_the_largest_log_that_is_kept_is_diagnosed_in_seconds():
+    """Every rule is about linear: a fifth of the records kept, all of the facts."""
+    parsed = Parsed()
+    for n in range(MAX_RECORDS // 5):
+        meter = Meter(source="log", file="a", lines=(10 * n + 5,))
+        model = f"gemma3:{1 + n % 7}b"
+        parsed.records.append(
+            own(prefill_s=1.0 + n % 3, decode_s=2.0, meter=meter, model=model, t_arrival_s=float(n))
+        )
+        parsed.windows.append(
+            WindowRecord(engine="vllm", running=n % 90, output_tok_s=n % 5e3, kv_usage=n % 89 / 100)
+        )
+    for n in range(MAX_FACTS):
+        name = ("full_reprocess", "threads", "kv_type_k", "n_ctx")[n % 4]
+        value = f"q8_0 {n}" if n % 2 == 0 else n
+        parsed.add(Fact(name=name, value=value, engine="llama.cpp", file="a", line=100 * n))
+    started = time.process_time()
+    assert diagnose(parsed, make_given(shared_head=True)).findings
+    assert time.process_time() - started < 5

@@ -71,6 +71,7 @@ MODELS = MappingProxyType(
         "qwen3-30b-a3b": Model(30.5, 3.3, 48, 4096, 4, 128),
     }
 )
+_BASE_UNITS = 1e7  # no device has ten million GB/s or TFLOP/s: --flops 155e12 is FLOP/s
 _SIZE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)b(?:-a(\d{1,3}(?:\.\d{1,3})?)b)?", re.IGNORECASE)
 
 
@@ -120,7 +121,7 @@ def make_given(
         ("--memory-gb", memory_gb),
         ("--threads", threads),
     ):
-        if value is not None and not 0 < value < 1e9:
+        if value is not None and not 0 < value < 1e20:
             raise ConfigError(f"{name} cannot be this", value=value, limit="above 0")
     given = Given(threads=threads, shared_head=shared_head)
     if model is not None:
@@ -137,7 +138,10 @@ def make_given(
 
 
 def _times(value: float | None, unit: float) -> float | None:
-    return None if value is None else value * unit
+    """Return a value in base units; one that is huge for its unit is in base units already."""
+    if value is None:
+        return None
+    return value if value >= _BASE_UNITS else value * unit
 
 
 def _with_device(given: Given, name: str) -> Given:

@@ -5,6 +5,8 @@ A run is one log file, or the part of one between two starts of an engine. Knows
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -18,6 +20,7 @@ _SETTINGS = frozenset(
     | {"n_batch", "n_ubatch", "gpu_share", "flash_attention"}
 )
 _MIN_OUTPUT_FOR_RATE = 8
+_MAX_RUNS = 32  # more restarts in one file are not told apart: every pair of runs is compared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def split_runs(parsed: Parsed) -> list[Run]:
         of(window.meter.file).windows.append(window)
     for fact in parsed.facts:
         of(fact.file).facts.append(fact)
-    return [part for run in files.values() for part in _split(run, parsed)]
+    return [part for run in list(files.values())[:_MAX_RUNS] for part in _split(run, parsed)]
 
 
 def _split(run: Run, parsed: Parsed) -> list[Run]:
@@ -91,7 +94,7 @@ def _split(run: Run, parsed: Parsed) -> list[Run]:
     ends = [r.meter.lines[-1] for r in run.records if r.meter.lines]
     if not lines or len(ends) < len(run.records) or _was_folded(run, parsed):
         return [run]
-    cuts = sorted({line for line in lines if _starts_a_run(line, lines, ends)})
+    cuts = _cuts(lines, ends)
     if not cuts:
         return [run]
     parts = [Run(name=run.name)] + [Run(name=f"{run.name} from line {c}") for c in cuts]
@@ -105,10 +108,16 @@ def _split(run: Run, parsed: Parsed) -> list[Run]:
     return [part for part in parts if part.records or part.windows or part.facts]
 
 
-def _starts_a_run(line: int, lines: list[int], ends: list[int]) -> bool:
-    """Whether a request ended between this setting and the one before it."""
-    before = [other for other in lines if other < line]
-    return any((max(before) if before else 0) < end < line for end in ends)
+def _cuts(lines: list[int], ends: list[int]) -> list[int]:
+    """Return the lines of settings that come after a request, the first of each such group."""
+    cuts, ended = list[int](), False
+    for line, is_end in sorted([(line, False) for line in lines] + [(end, True) for end in ends]):
+        if is_end:
+            ended = True
+        elif ended:
+            cuts.append(line)
+            ended = False
+    return cuts if len(cuts) < _MAX_RUNS else []
 
 
 def _was_folded(run: Run, parsed: Parsed) -> bool:
@@ -116,13 +125,14 @@ def _was_folded(run: Run, parsed: Parsed) -> bool:
 
     Then it is not known which requests ran under which value.
     """
-    values: dict[str, int] = {}
-    for fact in parsed.facts:
+    stated = Counter(f.name for f in parsed.facts if f.name in _SETTINGS)
+    values: dict[str, set[object]] = {}
+    for fact in run.facts:
         if fact.name in _SETTINGS:
-            values[fact.name] = values.get(fact.name, 0) + 1
-    mixed = {f.name for f in run.facts if len({g.value for g in run.facts if g.name == f.name}) > 1}
-    return any(parsed.fact_counts.get(name, 0) > values.get(name, 0) for name in mixed)
+            values.setdefault(fact.name, set()).add(fact.value)
+    mixed = [name for name, found in values.items() if len(found) > 1]
+    return any(parsed.fact_counts.get(name, 0) > stated[name] for name in mixed)
 
 
 def _index(line: int, cuts: list[int]) -> int:
-    return sum(cut <= line for cut in cuts)
+    return bisect_right(cuts, line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 from ...advice import cure
 from ...record import RequestRecord
@@ -120,30 +121,39 @@ def _slower_prefill(runs: list[Run], others: list[Run]) -> tuple[Run, Run] | Non
 
 def _smaller_is_slower(e: Evidence, quantised: list[Run], what: str) -> Finding | None:
     """Under one quantised KV type, the smaller of two models decodes slower."""
-    sized = [(size, r) for run in quantised for r in run.records if (size := _billions(r))]
-    for small, slow in sized:
-        for large, fast in sized:
-            a, b = slow.decode_tok_s, fast.decode_tok_s
-            if small >= large or a is None or b is None or b < _SLOWER * a:
-                continue
-            explains = model_seconds([slow])
-            seconds = sum(explains.values())
-            return Finding(
-                code="KVQ_FALLBACK",
-                says=(
-                    f"with {_kv_type(quantised[0])} KV the {small:g}B model decodes at {a:.3g} "
-                    f"tok/s and the {large:g}B model at {b:.3g}: the small one's head size has no "
-                    "fast kernel"
-                ),
-                phase="decode",
-                share=e.share(seconds),
-                seconds=seconds,
-                confidence="medium",
-                evidence=fact_lines([quantised[0].fact("kv_type_k")]) + record_lines([slow, fast]),
-                cures=(cure.unpredicted("f16_kv", what),),
-                explains=explains,
-            )
+    by_size: dict[float, RequestRecord] = {}  # the fastest request of each size
+    for record in (r for run in quantised for r in run.records if r.decode_tok_s):
+        size = _billions(record)
+        best = by_size.get(size) if size is not None else None
+        if size is not None and (best is None or _rate(record) > _rate(best)):
+            by_size[size] = record
+    sized = sorted(by_size.items())
+    for (small, slow), (large, fast) in pairwise(sized):
+        a, b = _rate(slow), _rate(fast)
+        if b < _SLOWER * a:
+            continue
+        explains = model_seconds([slow])
+        seconds = sum(explains.values())
+        return Finding(
+            code="KVQ_FALLBACK",
+            says=(
+                f"with {_kv_type(quantised[0])} KV the {small:g}B model decodes at {a:.3g} "
+                f"tok/s and the {large:g}B model at {b:.3g}: the small one's head size has no "
+                "fast kernel"
+            ),
+            phase="decode",
+            share=e.share(seconds),
+            seconds=seconds,
+            confidence="medium",
+            evidence=fact_lines([quantised[0].fact("kv_type_k")]) + record_lines([slow, fast]),
+            cures=(cure.unpredicted("f16_kv", what),),
+            explains=explains,
+        )
     return None
+
+
+def _rate(record: RequestRecord) -> float:
+    return record.decode_tok_s or 0.0
 
 
 def _billions(record: RequestRecord) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import islice
 
 from ...advice import cure
 from ...record import RequestRecord
@@ -15,6 +16,7 @@ _MIN_REASONING = 0.5  # of the output tokens
 _SHORT_OUTPUT = 64  # tokens of a title, tags, a follow-up question
 _FOLLOWS_S = 3.0
 _MIN_FOLLOWERS = 2
+_MAX_FOLLOWERS = 64  # requests looked at after each
 _MIN_TAIL_SHARE = 0.1
 _MIN_TAIL_S = 1.0
 
@@ -64,7 +66,7 @@ def background(e: Evidence) -> Finding | None:
     timed.sort(key=lambda r: r.t_arrival_s or 0.0)
     hit, mains = list[RequestRecord](), 0
     for number, main in enumerate(timed):
-        followers = _followers(main, timed[number + 1 :])
+        followers = _followers(main, islice(timed, number + 1, number + 1 + _MAX_FOLLOWERS))
         if len(followers) >= _MIN_FOLLOWERS:
             hit += followers
             mains += 1
@@ -95,7 +97,7 @@ def background(e: Evidence) -> Finding | None:
     )
 
 
-def _followers(main: RequestRecord, later: Sequence[RequestRecord]) -> list[RequestRecord]:
+def _followers(main: RequestRecord, later: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Short requests that start as the main one ends."""
     output = main.output.total or 0
     end = (main.t_arrival_s or 0.0) + total_seconds(main)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from ...advice import arithmetic, cure
+from ...record import WindowRecord
 from ..evidence import Evidence, fact_lines, record_lines, window_lines
 from ..finding import Finding
 from ..runs import Run, has_decode_rate
@@ -76,25 +79,37 @@ def _falling(e: Evidence, run: Run) -> Finding | None:
     known = [w for w in run.windows if w.running and w.output_tok_s and w.kv_usage is not None]
     if any(w.preemptions or w.waiting for w in known) or e.number("preemptions_total"):
         return None
-    for one in known:
-        for two in known:
-            a, b = one.output_tok_s or 0.0, two.output_tok_s or 0.0
-            kv_a, kv_b = one.kv_usage or 0.0, two.kv_usage or 0.0
-            same = abs((one.running or 0) - (two.running or 0)) <= 0.2 * (one.running or 0)
-            if same and a >= _MUCH_SLOWER * b and kv_a * 1.5 <= kv_b < KV_FULL_USAGE:
-                return Finding(
-                    code="DECODE_KV",
-                    says=(
-                        f"{one.running} requests give {a:,.0f} tok/s at {kv_a:.0%} of the KV cache "
-                        f"and {b:,.0f} at {kv_b:.0%}, with nobody waiting or thrown out: reading "
-                        "KV takes over"
-                    ),
-                    phase="decode",
-                    confidence="medium",
-                    evidence=window_lines([one, two]),
-                    cures=(_LESS_KV,),
-                )
+    for one, two in _fastest_and_slowest(known):
+        a, b = one.output_tok_s or 0.0, two.output_tok_s or 0.0
+        kv_a, kv_b = one.kv_usage or 0.0, two.kv_usage or 0.0
+        if a < _MUCH_SLOWER * b or not kv_a * 1.5 <= kv_b < KV_FULL_USAGE:
+            continue
+        return Finding(
+            code="DECODE_KV",
+            says=(
+                f"{one.running} requests give {a:,.0f} tok/s at {kv_a:.0%} of the KV cache and "
+                f"{b:,.0f} at {kv_b:.0%}, with nobody waiting or thrown out: reading KV takes over"
+            ),
+            phase="decode",
+            confidence="medium",
+            evidence=window_lines([one, two]),
+            cures=(_LESS_KV,),
+        )
     return None
+
+
+def _fastest_and_slowest(
+    windows: Sequence[WindowRecord],
+) -> Iterator[tuple[WindowRecord, WindowRecord]]:
+    """Pair the windows with most and least output among those with as many running requests."""
+    groups: dict[int, list[WindowRecord]] = {}
+    for window in windows:
+        groups.setdefault(window.running or 0, []).append(window)
+    for group in groups.values():
+        yield (
+            max(group, key=lambda w: w.output_tok_s or 0.0),
+            min(group, key=lambda w: w.output_tok_s or 0.0),
+        )
 
 
 def _kv_over_weights(e: Evidence) -> Finding | None:

@@ -23,6 +23,7 @@ _MIN_TURNS = 2  # pairs that look like turns before that alone is believed
 _FULL = 0.95  # of the context: the window slides
 _HIT_TIME = 0.3
 _MIN_GAIN_S = 0.05
+_MAX_FORCED = 32  # lines looked at one by one
 
 
 _ZERO_CURES = (
@@ -138,13 +139,14 @@ def _forced(e: Evidence) -> _Case | None:
     if not facts:
         return None
     count = e.parsed.fact_counts.get("full_reprocess", len(facts))
-    after = [r for f in facts if (r := _record_after(e, f.file, f.line)) is not None]
-    hit = list({id(r): r for r in after}.values())
+    after = [r for f in facts[:_MAX_FORCED] if (r := _record_after(e, f.file, f.line)) is not None]
+    by_id = {id(r): r for r in after}
     for record in sorted(e.records, key=lambda r: -(r.prompt.new or 0)):
-        if len(hit) >= count:
+        if len(by_id) >= count or not after:
             break
-        if record not in hit and (record.prompt.new or 0) >= _MIN_HEAD and after:
-            hit.append(record)
+        if (record.prompt.new or 0) >= _MIN_HEAD:
+            by_id.setdefault(id(record), record)
+    hit = list(by_id.values())
     why = str(facts[-1].value)
     swa = "SWA" in why or "recurrent" in why or "hybrid" in why
     cause = "a sliding-window or recurrent cache cannot go back" if swa else why
