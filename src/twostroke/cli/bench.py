@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from twostroke.cli import options
+from twostroke.cli import bench_url, options
 from twostroke.errors import ConfigError
 from twostroke.step import BLOCK_SIZE
 
@@ -87,6 +87,21 @@ def command(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine's peaks anew first.")
     ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Load this OpenAI-compatible endpoint instead; MODEL its name."),
+    ] = None,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="With --url: how many.")] = 32,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=0.001, help="With --url: requests a second, open loop."),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, max=1024, help="With --url: clients.")
+    ] = 1,
+    goodput: Annotated[
+        str | None, typer.Option("--goodput", help="With --url: goals, such as ttft:0.5,tpot:0.05.")
+    ] = None,
     threads: options.Threads = None,
     prefill_chunk: options.PrefillChunk = 512,
     kv_type: options.KvTypeName = "bf16",
@@ -102,6 +117,19 @@ def command(
         prompt, gen = DEFAULT_PROMPTS, DEFAULT_GENERATED
     prompts = options.parse_ints(prompt, param="--prompt") if prompt else ()
     generated = options.parse_ints(gen, param="--gen") if gen else ()
+    if url is not None:
+        bench_url.run(
+            url,
+            model,
+            requests=requests,
+            rate=rate,
+            concurrency=concurrency,
+            prompt_words=prompts[0] if prompts else int(DEFAULT_PROMPTS),
+            max_tokens=generated[0] if generated else int(DEFAULT_GENERATED),
+            goodput=goodput,
+            as_json=as_json,
+        )
+        return
     depths = options.parse_ints(depth, param="--depth", low=0)
     batches = options.parse_ints(batch, param="--batch", high=1024)
     if no_kv_cache and not generated:

@@ -188,7 +188,7 @@ class Service:
     def why_not_ready(self) -> str | None:
         """Return why no request should be sent here now, None if one may."""
         if self.state is not State.READY:
-            return self.state.value
+            return str(self.state.value)
         if not self.engine.is_alive:
             return "the engine has ended"
         stuck_s = self.engine.seconds_without_progress()
