@@ -158,7 +158,7 @@ class Answers:
             logprobs=output.logprobs[: len(kept)],
             finish_reason=FinishReason.STOP if stop is not None else output.finish_reason,
             stop_reason=stop if stop is not None else output.stop_reason,
-            record=self._finished(choice, output.record),
+            record=self._finished(choice, output.record, is_stop=stop is not None),
         )
         if stop is not None and output.finish_reason is None:
             # The engine ends it and sends the record; the piece leaves with that.
@@ -168,8 +168,12 @@ class Answers:
         return piece
 
     @staticmethod
-    def _finished(choice: Choice, record: RequestRecord | None) -> RequestRecord | None:
-        """Add what only text can tell: the first visible text, and the tokens by channel."""
+    def _finished(
+        choice: Choice, record: RequestRecord | None, *, is_stop: bool = False
+    ) -> RequestRecord | None:
+        """Add what only text can tell: the first visible text, the tokens by channel, and a stop
+        string that the last allowed token completed (is_stop), which the engine ends as length.
+        """
         if record is None:
             return None
         visible_s = None
@@ -182,7 +186,8 @@ class Answers:
             visible=total - choice.num_reasoning if total is not None else None,
             tool=0,
         )
-        return replace(record, ttft_visible_s=visible_s, output=output)
+        finish = FinishReason.STOP.value if is_stop else record.finish
+        return replace(record, ttft_visible_s=visible_s, output=output, finish=finish)
 
 
 def _settle(added: asyncio.Future[None]) -> None:
