@@ -57,6 +57,7 @@ class ReasoningText:
         self._close = StopMatcher((CLOSE_TAG,))
         self._place = "reasoning" if is_open else "start"
         self._begun = ""  # an answer's start while it may still become the opening tag
+        self._skips_lines = False  # between the closing tag and the answer's first character
         self._is_done = False
 
     def push(self, token_ids: Sequence[int]) -> TextPart:
@@ -95,6 +96,9 @@ class ReasoningText:
             text = self._thought(text, thoughts)
         if self._place != "answer":
             return None
+        if self._skips_lines:
+            text = text.lstrip("\n")
+            self._skips_lines = not text
         shown, stop = self._stops.push(text)
         texts.append(shown)
         return stop
@@ -118,5 +122,6 @@ class ReasoningText:
             thoughts.append(shown)
             if hit is not None:
                 self._place = "answer"
-                return text[i + 1 :].lstrip("\n")
+                self._skips_lines = True
+                return text[i + 1 :]
         return ""

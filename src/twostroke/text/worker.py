@@ -78,8 +78,10 @@ class TemplateWorkers:
         try:
             if self._is_closed:
                 raise TemplateError("the template workers are closed")
-            if worker is None or not worker.is_alive:
-                worker = _Worker(self._setup)
+            if worker is not None and not worker.is_alive:
+                worker.end()
+                worker = None
+            worker = worker or _Worker(self._setup)
             asked = {"messages": list(messages), "tools": tools, "variables": variables}
             reply = worker.ask(_frame(asked), self._deadline_s)
         finally:
