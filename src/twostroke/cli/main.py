@@ -11,7 +11,7 @@ import sys
 import typer
 
 from twostroke import __version__
-from twostroke.cli import bench, chat, doctor, perplexity, pull, rm, run, serve, show
+from twostroke.cli import bench, chat, doctor, perplexity, plan, predict, pull, rm, run, serve, show
 from twostroke.cli import list as list_models
 from twostroke.errors import TwoStrokeError
 
@@ -33,6 +33,8 @@ app.command("list")(list_models.command)
 app.command("show")(show.command)
 app.command("rm")(rm.command)
 app.command("doctor")(doctor.command)
+app.command("plan")(plan.command)
+app.command("predict")(predict.command)
 
 
 def _version(value: bool) -> None:

@@ -112,6 +112,12 @@ class CostModel:
         return int(self._body_bytes(1) + self._weights.head.num_bytes)
 
     @property
+    def is_arithmetic_known(self) -> bool:
+        """Whether the operations of the matrices are known, not their bytes alone."""
+        w = self._weights
+        return all(g.values or not g.num_bytes for g in (w.body, w.head, w.experts))
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V that one token takes over all layers."""
         return int(self._stored_token_bytes)

@@ -78,8 +78,16 @@ class PhysicsPredictor:
         self.cost = cost
         self.speed = speed
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Facts without which no time, or none of prefill, can be told."""
+        known = self.cost.is_arithmetic_known
+        return self.speed.missing + (() if known else ("number of parameters",))
+
     def step(self, work: Work, *, has_prefill: bool) -> Seconds | None:
         """Return the time of a step's work."""
+        if has_prefill and not self.cost.is_arithmetic_known:
+            return None
         time = self.speed.prefill_step if has_prefill else self.speed.decode_step
         return time(work, max(work.weight_bytes, 1.0))
 
@@ -133,7 +141,7 @@ class PhysicsPredictor:
             ttft=ttft,
             tpot=tpot,
             decode=tpot.scaled(max(output - 1, 0)) if tpot else None,
-            missing=self.speed.missing,
+            missing=self.missing,
         )
 
 

@@ -206,8 +206,8 @@ def find_capacity(
         )
     if load.output_tokens < 1:
         raise ConfigError("a capacity needs output tokens", value=load.output_tokens, limit=">= 1")
-    if predictor.speed.missing:
-        return Capacity(None, f"unknown: {', '.join(predictor.speed.missing)}")
+    if predictor.missing:
+        return Capacity(None, f"unknown: {', '.join(predictor.missing)}")
     blocks_of_one = -(-(load.prompt_tokens + load.output_tokens) // BLOCK_SIZE)
     if most < 1 or num_blocks < blocks_of_one:
         return Capacity(0, "memory")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from twostroke.config import EngineConfig
 from twostroke.physics.cost import layer_token_bytes
 from twostroke.physics.kv_format import KvFormat
 from twostroke.physics.shape import ModelShape
@@ -25,6 +26,7 @@ from twostroke.planner.memory import (
 )
 from twostroke.planner.target import Target
 
+OWN_MAX_NUM_SEQS = EngineConfig().max_num_seqs
 LARGEST_CONTEXT = 1 << 24
 LARGEST_CONCURRENCY = 1 << 16
 
@@ -125,7 +127,7 @@ def _compute(
     shape: ModelShape, setup: Setup, target: Target, context: int, concurrency: int
 ) -> Bytes | None:
     if setup.rules is Rules.TWOSTROKE:
-        step_tokens = setup.batch_tokens + concurrency
+        step_tokens = setup.batch_tokens + max(concurrency, OWN_MAX_NUM_SEQS)
         return own_compute_bytes(shape, step_tokens=step_tokens, arena_bytes=setup.arena_bytes)
     return compute_bytes(
         shape,

@@ -103,6 +103,7 @@ class ShapeFlags:
     intermediate_size: int | None = None
     vocab_size: int | None = None
     params: float | None = None
+    bits: float | None = None
     weights_bytes: float | None = None
     window: int | None = None
     full_every: int | None = None
@@ -130,15 +131,16 @@ def shape_of_flags(flags: ShapeFlags) -> ModelShape:
     layers = None
     if flags.layers and flags.kv_heads and flags.head_dim:
         layers = tuple(_flag_layer(flags, i) for i in range(flags.layers))
-    if flags.weights_bytes is None:
-        missing.append("weights: --weights")
+    weights = _flag_weights(flags)
+    if weights is None:
+        missing.append("weights: --weights, or --params and --bits")
     return ModelShape(
         name="shape",
         layers=layers,
         hidden_size=flags.hidden_size,
         intermediate_size=flags.intermediate_size,
         vocab_size=flags.vocab_size,
-        weights=_flag_weights(flags),
+        weights=weights,
         missing=tuple(missing),
     )
 
@@ -156,8 +158,11 @@ def _flag_layer(flags: ShapeFlags, index: int) -> LayerShape:
 
 
 def _flag_weights(flags: ShapeFlags) -> WeightSizes | None:
-    if flags.weights_bytes is None:
+    num_bytes = flags.weights_bytes
+    if num_bytes is None and flags.params is not None and flags.bits is not None:
+        num_bytes = flags.params * flags.bits / 8
+    if num_bytes is None:
         return None
     values = {"bf16": flags.params} if flags.params is not None else {}
-    group = WeightGroup(flags.weights_bytes, values)
-    return WeightSizes(total_bytes=flags.weights_bytes, body=group, head=WeightGroup())
+    group = WeightGroup(num_bytes, values)
+    return WeightSizes(total_bytes=num_bytes, body=group, head=WeightGroup())

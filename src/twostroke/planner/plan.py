@@ -283,15 +283,17 @@ def _row(name: str, shape: ModelShape, setup: Setup, target: Target, ask: Ask) -
 def requantised(shape: ModelShape, bits: float) -> ModelShape:
     """Return the shape with all matrices at a mean number of bits; small tensors keep their size.
 
-    Prefill keeps its arithmetic unit: fewer bits make decode faster, prefill only where a device's
-    own rates say so.
+    16 bits are multiplied as fp32, fewer as int8: prefill gains only where a device's own rates of
+    the two say so, decode gains by the bytes.
     """
     w = shape.weights
     if w is None:
         return shape
+    unit = "fp32" if bits >= 16 else "int8"
 
     def at(group: WeightGroup) -> WeightGroup:
-        return WeightGroup(group.num_values * bits / 8, group.values)
+        values = {unit: group.num_values} if group.values else {}
+        return WeightGroup(group.num_values * bits / 8, values)
 
     groups = (w.body, w.head, w.experts)
     before = sum(group.num_bytes for group in groups)

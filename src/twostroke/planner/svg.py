@@ -26,8 +26,8 @@ def plan_svg(plan: Plan) -> str:
         ConfigError: the device's rates or the model's shape are unknown: nothing can be drawn.
     """
     predictor = plan.predictor
-    if predictor is None or predictor.speed.missing:
-        missing = plan.fit.missing + (predictor.speed.missing if predictor else ())
+    if predictor is None or predictor.missing:
+        missing = plan.fit.missing + (predictor.missing if predictor else ())
         raise ConfigError("nothing to plot: speed is unknown", value=", ".join(missing))
     charts = (
         _roofline(plan, predictor),

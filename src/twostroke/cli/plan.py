@@ -1,0 +1,322 @@
+"""`twostroke plan`: will it fit, how long will it take, how many at once; before downloading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from twostroke.cli.options import Json, PrefillChunk, parse_bytes
+from twostroke.cli.target_options import (
+    UNKNOWN_EXIT,
+    Bandwidth,
+    Device,
+    Flops,
+    Memory,
+    OptionalModel,
+    parse_count,
+    seconds_text,
+    target_of,
+)
+from twostroke.cli.text_output import print_json, print_rows, size_text
+from twostroke.errors import ConfigError
+from twostroke.physics.kv_format import KV_FORMATS, KvFormat, kv_format
+from twostroke.planner.fit import OWN_MAX_NUM_SEQS, Setup
+from twostroke.planner.memory import Rules
+from twostroke.planner.models import (
+    PlannedModel,
+    ShapeFlags,
+    find_model,
+    shape_of_flags,
+)
+from twostroke.planner.plan import Plan, make_ask, make_plan
+from twostroke.planner.svg import plan_svg
+from twostroke.planner.target import Target
+
+_EXITS = {"yes": 0, "no": 1, "unknown": UNKNOWN_EXIT}
+_FLAG = typer.Option
+
+
+def command(
+    model: OptionalModel = None,
+    device: Device = None,
+    num_devices: Annotated[
+        int, _FLAG("--num-devices", help="Devices that share the model by whole layers.")
+    ] = 1,
+    bandwidth: Bandwidth = None,
+    flops: Flops = None,
+    memory: Memory = None,
+    context: Annotated[
+        int | None, _FLAG("--context", help="Tokens kept per sequence (default: the request's).")
+    ] = None,
+    concurrency: Annotated[int, _FLAG("--concurrency", help="Sequences at once.")] = 1,
+    prompt: Annotated[
+        int | None, _FLAG("--prompt", help="Prompt tokens of a request (default: 1000).")
+    ] = None,
+    output: Annotated[
+        int | None, _FLAG("--output", help="Output tokens of a request (default: 300).")
+    ] = None,
+    cached: Annotated[
+        int, _FLAG("--cached", help="Prompt tokens that the prefix cache already has.")
+    ] = 0,
+    kv_type: Annotated[
+        str | None, _FLAG("--kv-type", help=f"{', '.join(KV_FORMATS)} (default: bf16).")
+    ] = None,
+    target_ttft: Annotated[
+        float | None, _FLAG("--target-ttft", help="Longest time to the first token, in seconds.")
+    ] = None,
+    target_tpot: Annotated[
+        float | None, _FLAG("--target-tpot", help="Longest time per output token, in seconds.")
+    ] = None,
+    rules: Annotated[
+        str, _FLAG("--rules", help="Whose allocation: auto, twostroke, llama.cpp, vllm or any.")
+    ] = "auto",
+    prefill_chunk: PrefillChunk = 512,
+    flash_attention: Annotated[
+        bool, _FLAG(help="Attention without stored scores (other engines' buffers).")
+    ] = True,
+    layers: Annotated[int | None, _FLAG("--layers", help="Shape: layers.")] = None,
+    kv_heads: Annotated[int | None, _FLAG("--kv-heads", help="Shape: KV heads.")] = None,
+    head_dim: Annotated[int | None, _FLAG("--head-dim", help="Shape: size of a head.")] = None,
+    heads: Annotated[int | None, _FLAG("--heads", help="Shape: query heads.")] = None,
+    hidden: Annotated[int | None, _FLAG("--hidden", help="Shape: hidden size.")] = None,
+    ffn: Annotated[int | None, _FLAG("--ffn", help="Shape: intermediate size.")] = None,
+    vocab: Annotated[int | None, _FLAG("--vocab", help="Shape: vocabulary.")] = None,
+    window: Annotated[int | None, _FLAG("--window", help="Shape: sliding window.")] = None,
+    full_every: Annotated[
+        int | None, _FLAG("--full-every", help="Shape: each n-th layer sees everything.")
+    ] = None,
+    params: Annotated[str | None, _FLAG("--params", help="Shape: parameters, 8.03B.")] = None,
+    bits: Annotated[float | None, _FLAG("--bits", help="Shape: bits a parameter.")] = None,
+    weights: Annotated[
+        str | None, _FLAG("--weights", help="Bytes of the weights, such as 4.92GB.")
+    ] = None,
+    plot: Annotated[
+        Path | None, _FLAG("--plot", help="Write an SVG: roofline, wait, throughput.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a model fits a device, how long its phases take, and how many streams it serves.
+
+    Exit code: 0 it fits, 1 it does not, 3 unknown (the missing evidence is named).
+
+    \b
+    Examples:
+      twostroke plan smollm2:135m --context 8192
+      twostroke plan config.json --device 4090 --context 32768 --kv-type q8_0
+      twostroke plan hf:owner/repo:Q4_K_M --device h100 --prompt 4000 --target-ttft 2
+    """
+    flags = ShapeFlags(
+        layers=layers,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        heads=heads,
+        hidden_size=hidden,
+        intermediate_size=ffn,
+        vocab_size=vocab,
+        window=window,
+        full_every=full_every,
+        params=parse_count(params, param="--params"),
+        bits=bits,
+        weights_bytes=parse_bytes(weights, param="--weights") if weights else None,
+    )
+    planned = planned_model(model, flags)
+    target = target_of(
+        device, num_devices=num_devices, bandwidth=bandwidth, flops=flops, memory=memory
+    )
+    kv = kv_format(kv_type or "bf16")
+    setup = _setup(planned, target, kv, rules, prefill_chunk, flash_attention, concurrency)
+    ask = make_ask(
+        context=context,
+        concurrency=concurrency,
+        prompt=prompt,
+        output=output,
+        cached=cached,
+        target_ttft_s=target_ttft,
+        target_tpot_s=target_tpot,
+    )
+    names = ("bf16", "q8") if setup.rules is Rules.TWOSTROKE else ("f16", "q8_0", "q4_0")
+    choices = tuple(kv_format(name) for name in names)
+    plan = make_plan(planned.shape, setup, target, ask, kv_choices=choices)
+    if plot is not None:
+        _write(plot, plan_svg(plan))
+    if as_json:
+        print_json(plan.to_dict())
+    else:
+        _print(plan)
+    raise typer.Exit(_EXITS[plan.fit.fits])
+
+
+def planned_model(name: str | None, flags: ShapeFlags) -> PlannedModel:
+    """Return the model of the name; without one the flags tell the shape.
+
+    Raises:
+        ConfigError: neither, or shape flags beside a name (--weights alone may stand there).
+    """
+    shape_flags = replace(flags, weights_bytes=None)
+    if name is None:
+        if flags.is_empty:
+            raise ConfigError("no model", remedy="Give MODEL, or --layers, --kv-heads, --head-dim.")
+        return PlannedModel(shape_of_flags(flags))
+    if not shape_flags.is_empty:
+        raise ConfigError("a MODEL has its own shape: leave out the flags that tell one")
+    planned = find_model(name)
+    if flags.weights_bytes is None:
+        return planned
+    return PlannedModel(_with_weights(planned, flags.weights_bytes), planned.path, False)
+
+
+def _with_weights(planned: PlannedModel, num_bytes: float) -> Any:
+    from twostroke.physics.shape import WeightGroup, WeightSizes
+
+    old = planned.shape.weights
+    note = "weights as given by --weights"
+    if old is None:
+        sizes = WeightSizes(total_bytes=num_bytes, body=WeightGroup(num_bytes), head=WeightGroup())
+        return planned.shape.with_weights(sizes, note)
+    factor = num_bytes / old.total_bytes
+
+    def at(group: WeightGroup) -> WeightGroup:
+        return WeightGroup(group.num_bytes * factor, group.values)
+
+    sizes = WeightSizes(
+        total_bytes=num_bytes, body=at(old.body), head=at(old.head), experts=at(old.experts)
+    )
+    return planned.shape.with_weights(sizes, note)
+
+
+def _setup(
+    planned: PlannedModel,
+    target: Target,
+    kv: KvFormat,
+    rules: str,
+    chunk: int,
+    flash_attention: bool,
+    concurrency: int,
+) -> Setup:
+    """Return how the engine is set up; auto: ours where it runs the file here, else any."""
+    if not 1 <= chunk <= 1 << 20:
+        raise ConfigError("--prefill-chunk is out of range", value=chunk, limit="[1, 1048576]")
+    if rules not in ("auto", *(r.value for r in Rules)):
+        known = ", ".join(r.value for r in Rules)
+        raise ConfigError("unknown --rules", value=rules, limit=f"auto, {known}")
+    is_ours = planned.runs_here and target.kind in ("cpu", "unknown") and kv.is_ours
+    chosen = Rules(rules) if rules != "auto" else Rules.TWOSTROKE if is_ours else Rules.ANY
+    arena = None
+    if chosen is Rules.TWOSTROKE and planned.path is not None:
+        from twostroke.cli.dry_run import arena_bytes
+
+        arena = arena_bytes(planned.path, step_tokens=chunk + max(concurrency, OWN_MAX_NUM_SEQS))
+    return Setup(
+        kv=kv,
+        rules=chosen,
+        batch_tokens=chunk,
+        flash_attention=flash_attention,
+        arena_bytes=arena,
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("the plot cannot be written", value=f"{path}: {error.strerror}") from None
+
+
+# Text
+
+
+def _print(plan: Plan) -> None:
+    fit, ask, target = plan.fit, plan.ask, plan.target
+    memory = "unknown" if target.memory_bytes is None else size_text(int(target.memory_bytes))
+    source = target.memory_source.value if target.memory_source else "no source"
+    times = f"{target.num_devices} x " if target.num_devices > 1 else ""
+    rows = [
+        ("model", f"{plan.shape.name} (shape from {plan.shape.source})"),
+        ("device", f"{times}{target.name}, memory {memory} ({source})"),
+        ("asked", f"{ask.concurrency} x {ask.context:,} tokens of {plan.setup.kv.name} KV"),
+        ("weights", _bytes(fit.weights_bytes)),
+        ("KV cache", f"{_bytes(fit.kv_bytes)}, {_bytes(plan.kv_bytes_per_token)} a token"),
+        ("state", _bytes(fit.state_bytes)),
+        ("compute", _range(fit.compute)),
+        ("total", _range(fit.total)),
+        ("fits", fit.fits + (f"; missing: {'; '.join(fit.missing)}" if fit.missing else "")),
+        ("most context", _count(plan.max_context, " tokens")),
+        ("most at once", _count(plan.max_concurrency, " sequences")),
+    ]
+    rows += _speed_rows(plan)
+    rows += [("assumed", note) for note in plan.shape.assumed]
+    rows += [("note", note) for note in plan.notes]
+    print_rows(rows)
+    if plan.table:
+        typer.echo()
+        _print_table(plan)
+
+
+def _speed_rows(plan: Plan) -> list[tuple[str, str]]:
+    p = plan.prediction
+    if p is None:
+        return [("speed", "unknown")]
+    rows = [
+        ("first token", _interval(p.ttft) + f" for {p.prompt_tokens - p.cached_tokens:,} new"),
+        ("then", _interval(p.tpot) + f" a token, {p.batch} at once"),
+        ("wait", _interval(p.total) + _shares(p.prefill_share)),
+        ("speed from", f"{plan.target.speed.name} ({plan.target.speed.source.value} peaks)"),
+    ]
+    if p.missing:
+        rows.append(("missing", "; ".join(p.missing)))
+    if plan.capacity is not None:
+        c = plan.capacity
+        rows.append(("capacity", f"{_count(c.concurrency, ' streams')}, limited by {c.limit}"))
+    return rows
+
+
+def _print_table(plan: Plan) -> None:
+    head = ("weights", "KV", "total", "fits", "most context", "first token", "a token")
+    body = [
+        (
+            row["weights"],
+            row["kv_type"],
+            _bytes(row["total_bytes"]),
+            row["fits"],
+            _count(row["max_context"], ""),
+            seconds_text(row["ttft_s"]),
+            seconds_text(row["tpot_s"]),
+        )
+        for row in plan.table
+    ]
+    print_rows([head, *body])
+
+
+def _bytes(value: float | None) -> str:
+    return "unknown" if value is None else size_text(round(value))
+
+
+def _range(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if round(value.low) == round(value.high):
+        return _bytes(value.high)
+    causes = f" ({', '.join(value.causes)})" if value.causes else ""
+    return f"{_bytes(value.low)} to {_bytes(value.high)}{causes}"
+
+
+def _count(value: int | None, unit: str) -> str:
+    return "unknown" if value is None else f"{value:,}{unit}"
+
+
+def _interval(seconds: Any) -> str:
+    if seconds is None:
+        return "unknown"
+    text = seconds_text(seconds.value)
+    if seconds.low == seconds.high:
+        return text
+    return f"{text} ({seconds_text(seconds.low)} to {seconds_text(seconds.high)})"
+
+
+def _shares(prefill: float | None) -> str:
+    if prefill is None:
+        return ""
+    return f": {100 * prefill:.0f} % prefill, {100 * (1 - prefill):.0f} % decode"

@@ -1,0 +1,167 @@
+"""`twostroke predict`: how long a request will take on this machine, before it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from twostroke.cli.options import Json, PrefillChunk, Threads
+from twostroke.cli.plan import planned_model
+from twostroke.cli.target_options import (
+    UNKNOWN_EXIT,
+    Bandwidth,
+    Device,
+    Flops,
+    Memory,
+    OptionalModel,
+    seconds_text,
+    target_of,
+)
+from twostroke.cli.text_output import print_json, print_rows, size_text
+from twostroke.errors import ConfigError
+from twostroke.physics.kv_format import kv_format
+from twostroke.physics.predict import split_by_rates
+from twostroke.planner.fit import Setup
+from twostroke.planner.memory import Rules
+from twostroke.planner.models import ShapeFlags
+from twostroke.planner.plan import Plan, make_ask, make_plan
+
+_FLAG = typer.Option
+
+
+def command(
+    model: OptionalModel = None,
+    prompt_tokens: Annotated[
+        int, _FLAG("--prompt-tokens", "-p", help="Tokens of the prompt.")
+    ] = 1000,
+    max_tokens: Annotated[int, _FLAG("--max-tokens", "-n", help="Tokens of the answer.")] = 300,
+    cached: Annotated[int, _FLAG("--cached", help="Prompt tokens already in the cache.")] = 0,
+    batch: Annotated[int, _FLAG("--batch", help="Streams that decode together.")] = 1,
+    kv_type: Annotated[str, _FLAG("--kv-type", help="How K and V are stored.")] = "bf16",
+    device: Device = None,
+    bandwidth: Bandwidth = None,
+    flops: Flops = None,
+    memory: Memory = None,
+    threads: Threads = None,
+    prefill_chunk: PrefillChunk = 512,
+    prefill_rate: Annotated[
+        float | None, _FLAG("--prefill-rate", help="Known prefill speed in tok/s; no MODEL then.")
+    ] = None,
+    decode_rate: Annotated[
+        float | None, _FLAG("--decode-rate", help="Known decode speed in tok/s; no MODEL then.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the wait of one request in its two phases, with the interval and its sources.
+
+    Exit code: 0 predicted, 3 unknown (this machine was never measured: `twostroke bench` does).
+
+    \b
+    Examples:
+      twostroke predict smollm2:135m --prompt-tokens 4000 --max-tokens 250
+      twostroke predict --prefill-rate 1500 --decode-rate 40 -p 12000 -n 500
+    """
+    if prefill_rate is not None or decode_rate is not None:
+        if prefill_rate is None or decode_rate is None or model is not None:
+            raise ConfigError("--prefill-rate and --decode-rate go together and without a MODEL")
+        _from_rates(prompt_tokens, max_tokens, prefill_rate, decode_rate, as_json=as_json)
+        return
+    planned = planned_model(model, ShapeFlags())
+    target = target_of(device, bandwidth=bandwidth, flops=flops, memory=memory, threads=threads)
+    kv = kv_format(kv_type)
+    is_ours = planned.runs_here and target.kind in ("cpu", "unknown") and kv.is_ours
+    rules = Rules.TWOSTROKE if is_ours else Rules.ANY
+    ask = make_ask(prompt=prompt_tokens, output=max_tokens, cached=cached, concurrency=batch)
+    setup = Setup(kv=kv, rules=rules, batch_tokens=prefill_chunk)
+    plan = make_plan(planned.shape, setup, target, ask)
+    if as_json:
+        print_json(document(plan))
+    else:
+        _print(plan)
+    if plan.prediction is None or plan.prediction.total is None:
+        raise typer.Exit(UNKNOWN_EXIT)
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """Return one JSON document: tokens, both phases, KV bytes, fits, and every source."""
+    whole = plan.to_dict()
+    predicted = whole["predicted"]
+    missing = [*plan.fit.missing, *(plan.prediction.missing if plan.prediction else ())]
+    return {
+        "model": whole["model"],
+        "prompt": {
+            "total": plan.ask.prompt,
+            "cached": plan.ask.cached,
+            "new": plan.ask.prompt - plan.ask.cached,
+        },
+        "max_tokens": plan.ask.output,
+        "queue_s": 0.0,  # offline: nobody is ahead
+        **{name: predicted[name] for name in ("ttft_s", "tpot_s", "total_s")},
+        "prefill_share": predicted["prefill_share"],
+        "decode_share": predicted["decode_share"],
+        "intervals": predicted.get("intervals"),
+        "kv_bytes": whole["kv_bytes"],
+        "fits": whole["fits"],
+        "missing": missing,
+        "device": whole["device"],
+    }
+
+
+def _print(plan: Plan) -> None:
+    p, kv = plan.prediction, plan.fit.kv_bytes
+    rows = [
+        ("prompt", f"{plan.ask.prompt:,} tokens, {plan.ask.cached:,} of them cached"),
+        ("prefill", _line(p.ttft if p else None, p.prefill_share if p else None)),
+        ("decode", _line(p.decode if p else None, _rest(p.prefill_share if p else None))),
+        ("total", _line(p.total if p else None, None)),
+        ("KV cache", ("unknown" if kv is None else size_text(round(kv))) + f", {plan.fit.fits}"),
+        ("speed from", f"{plan.target.speed.name} ({plan.target.speed.source.value})"),
+    ]
+    missing = [*plan.fit.missing, *(p.missing if p else ())]
+    rows += [("missing", text) for text in missing]
+    print_rows(rows)
+
+
+def _line(seconds: Any, share: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    text = f"{seconds_text(seconds.value)} ({seconds_text(seconds.low)} to "
+    text += f"{seconds_text(seconds.high)})"
+    return text if share is None else f"{text}, {100 * share:.0f} % of the wait"
+
+
+def _rest(share: float | None) -> float | None:
+    return None if share is None else 1.0 - share
+
+
+def _from_rates(
+    prompt: int, output: int, prefill_rate: float, decode_rate: float, *, as_json: bool
+) -> None:
+    if min(prompt, output) < 0:
+        raise ConfigError("a number of tokens cannot be below 0", value=min(prompt, output))
+    wait = split_by_rates(prompt, output, prefill_tok_s=prefill_rate, decode_tok_s=decode_rate)
+    share = wait.prefill_share if wait.total_s else None
+    if as_json:
+        print_json(
+            {
+                "ttft_s": wait.prefill_s,
+                "prefill_s": wait.prefill_s,
+                "decode_s": wait.decode_s,
+                "tpot_s": 1.0 / decode_rate,
+                "total_s": wait.total_s,
+                "prefill_share": share,
+                "decode_share": _rest(share),
+                "source": "given",
+            }
+        )
+        return
+    percent = "" if share is None else f", {100 * share:.0f} % of the wait"
+    rest = "" if share is None else f", {100 * (1 - share):.0f} % of the wait"
+    print_rows(
+        [
+            ("prefill", f"{prompt:,} tokens in {seconds_text(wait.prefill_s)}{percent}"),
+            ("decode", f"{output:,} tokens in {seconds_text(wait.decode_s)}{rest}"),
+            ("total", seconds_text(wait.total_s)),
+        ]
+    )

@@ -1,0 +1,88 @@
+"""What `plan` and `predict` share: this machine, and flags that name a device or a shape."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from twostroke.backend.calibrate import cpu_name
+from twostroke.backend.memory import free_memory_bytes
+from twostroke.build import cache_folder
+from twostroke.cli.options import parse_bytes
+from twostroke.errors import ConfigError
+from twostroke.planner.target import Target, make_target, stored_profile, this_machine
+
+GIGA = 1e9
+TERA = 1e12
+UNKNOWN_EXIT = 3
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmbt]?)", re.IGNORECASE)
+
+OptionalModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="A .gguf file, smollm2:135m, hf:owner/repo[...] (only its header is fetched), a "
+        "config.json; none: the flags tell the shape.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="h100, 4090, m2-max, ddr5-5600x2 ...; default: this machine."),
+]
+Bandwidth = Annotated[
+    float | None, typer.Option("--bandwidth", help="Memory bandwidth that is reached, in GB/s.")
+]
+Flops = Annotated[
+    float | None, typer.Option("--flops", help="Arithmetic that is reached, in TFLOP/s.")
+]
+Memory = Annotated[
+    str | None, typer.Option("--memory", help="Memory of each device, such as 24GiB.")
+]
+
+
+def target_of(
+    device: str | None,
+    *,
+    num_devices: int = 1,
+    bandwidth: float | None = None,
+    flops: float | None = None,
+    memory: str | None = None,
+    threads: int | None = None,
+) -> Target:
+    """Return the target of the flags, this machine where they name none."""
+    profile = stored_profile(cache_folder() / "profiles", cpu_name(), threads)
+    free = free_memory_bytes()
+    here = this_machine(profile, None if free is None else float(free))
+    return make_target(
+        device,
+        num_devices=num_devices,
+        bandwidth=None if bandwidth is None else bandwidth * GIGA,
+        flops=None if flops is None else flops * TERA,
+        memory_bytes=None if memory is None else float(parse_bytes(memory, param="--memory")),
+        here=here,
+    )
+
+
+def parse_count(text: str | None, *, param: str) -> float | None:
+    """Return a count such as 8.03B, 135M or a plain number.
+
+    Raises:
+        ConfigError: not a count.
+    """
+    if text is None:
+        return None
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{param} is not a count", value=text, remedy="Write it as 8.03B.")
+    return float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[match[2].lower()]
+
+
+def seconds_text(value: float | None) -> str:
+    """Return seconds for people."""
+    if value is None:
+        return "unknown"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.2f} s" if value < 600 else f"{value / 60:.1f} min"
