@@ -131,4 +131,6 @@ def _moved(record: RequestRecord, phase: str, floor: float) -> RequestRecord:
     if excess < _MIN_EXCESS_S or ttft < _EXCESS_RATIO * floor:
         return record
     phases = replace(record.phases, **{phase: excess, "prefill_s": floor})
-    return replace(record, phases=phases, prefill_tok_s=None)
+    flags = (*record.meter.flags, "time_derived")
+    meter = replace(record.meter, flags=flags)
+    return replace(record, phases=phases, prefill_tok_s=None, meter=meter)

@@ -205,7 +205,7 @@ def prefill(e: Evidence, claimed: Mapping[str, float]) -> Finding | None:
     if share is None or share < MIN_PREFILL_SHARE:
         return None
     records = [r for r in e.records if r.phases.prefill_s and not cold_s(r)]
-    if not any(r.phases.decode_s or r.e2e_s or r.output.total == 1 for r in records):
+    if not any(_ends_known(r) for r in records):
         return None
     return Finding(
         code="PREFILL",
@@ -218,6 +218,12 @@ def prefill(e: Evidence, claimed: Mapping[str, float]) -> Finding | None:
         cures=_cures(records),
         missing=_missing(e),
     )
+
+
+def _ends_known(record: RequestRecord) -> bool:
+    """Whether the wait beyond prefill is known: it ended, or it is still in its prefill."""
+    still_there = record.chunks is not None and "partial" in record.meter.flags
+    return bool(record.phases.decode_s or record.e2e_s or record.output.total == 1 or still_there)
 
 
 def _speed(e: Evidence, records: list[RequestRecord]) -> str:

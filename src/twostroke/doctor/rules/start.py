@@ -47,6 +47,11 @@ def load(e: Evidence) -> Finding | None:
             f"; {cold:.2f} s of it were booked as prefill of fewer than "
             f"{MIN_TOKENS_FOR_PREFILL_RATE} tokens: cold weights coming from the disk"
         )
+    derived = [r for r in hit if r.id == "probe/first" and "time_derived" in r.meter.flags]
+    if derived:
+        says += (
+            "; it is how much later the first contact's token came than the next: load or warm-up"
+        )
     basis = "what loading took inside these requests"
     what = "Keep the model loaded (keep-alive), or load it before the first request comes."
     return Finding(
@@ -55,7 +60,7 @@ def load(e: Evidence) -> Finding | None:
         phase="load",
         share=share,
         seconds=seconds,
-        confidence="medium" if cold > loading else "high",
+        confidence="medium" if cold > loading or derived else "high",
         evidence=record_lines(hit),
         cures=(cure.exact("keep_loaded", what, seconds, basis),),
     )
