@@ -40,7 +40,10 @@ class OpenVino:
 
     def __init__(self, path: str, threads: int) -> None:
         self.path, self.threads = path, threads
-        self.single = genai.LLMPipeline(path, "CPU", INFERENCE_NUM_THREADS=threads)
+        # Its default keeps the prefix of the last prompt: a repeated prompt would cost nothing.
+        self.single = genai.LLMPipeline(
+            path, "CPU", scheduler_config=self.scheduler(), INFERENCE_NUM_THREADS=threads
+        )
         self.batched: genai.ContinuousBatchingPipeline | None = None
         self.next_request = 0
         self.given = {
@@ -49,6 +52,15 @@ class OpenVino:
             "model": path.rsplit("/", 1)[-1],
             "pipelines": "LLMPipeline; ContinuousBatchingPipeline for batches",
         }
+
+    @staticmethod
+    def scheduler() -> genai.SchedulerConfig:
+        """Return whole prompts in one step, nothing reused between prompts."""
+        scheduler = genai.SchedulerConfig()
+        scheduler.cache_size = CACHE_GB
+        scheduler.max_num_batched_tokens = 1 << 16
+        scheduler.enable_prefix_caching = False
+        return scheduler
 
     @staticmethod
     def greedy(count: int) -> genai.GenerationConfig:
@@ -82,12 +94,10 @@ class OpenVino:
     def open_batched(self) -> genai.ContinuousBatchingPipeline:
         """Return the batching pipeline."""
         if self.batched is None:
-            scheduler = genai.SchedulerConfig()
-            scheduler.cache_size = CACHE_GB
-            scheduler.max_num_batched_tokens = 1 << 16
-            scheduler.enable_prefix_caching = False
             properties = {"INFERENCE_NUM_THREADS": self.threads}
-            self.batched = genai.ContinuousBatchingPipeline(self.path, scheduler, "CPU", properties)
+            self.batched = genai.ContinuousBatchingPipeline(
+                self.path, self.scheduler(), "CPU", properties
+            )
         return self.batched
 
     def decode_batch(self, prompts: list[list[int]], count: int) -> Timed:
