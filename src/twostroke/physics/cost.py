@@ -20,6 +20,9 @@ from twostroke.physics.shape import LayerShape, ModelShape, WeightSizes, shape_o
 from twostroke.step import BLOCK_SIZE, StepPlan
 
 
+_MAX_REMEMBERED = 1 << 15
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What must be done. Units: operations (a multiply-add is two) by the unit that does them;
@@ -105,6 +108,7 @@ class CostModel:
             count * size for layer, count, size in self._layers if not layer.shares_kv
         )
         self._state_bytes = shape.state_bytes or 0
+        self._streams: dict[int, Work] = {}
 
     @property
     def weight_bytes(self) -> int:
@@ -152,7 +156,20 @@ class CostModel:
         rows = [len(s.token_ids) - 1 if s.score else int(s.sample is not None) for s in plan.slices]
         work = self.weights_once(with_head=any(rows), num_tokens=plan.num_tokens)
         for s, n in zip(plan.slices, rows, strict=True):
-            work += self.slice_work(s.start, s.end, logit_rows=n)
+            is_stream = n == 1 and len(s.token_ids) == 1
+            if is_stream:
+                work += self._stream_work(s.start)
+            else:
+                work += self.slice_work(s.start, s.end, logit_rows=n)
+        return work
+
+    def _stream_work(self, start: int) -> Work:
+        """Return the work of one decoding token, remembered: a simulation asks for it often."""
+        work = self._streams.get(start)
+        if work is None:
+            if len(self._streams) >= _MAX_REMEMBERED:
+                self._streams.clear()
+            work = self._streams[start] = self.slice_work(start, start + 1, logit_rows=1)
         return work
 
     def kv_bytes(self, num_tokens: int) -> int:

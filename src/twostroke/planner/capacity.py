@@ -22,7 +22,7 @@ from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import BLOCK_SIZE, StepPlan
 
 _ROUNDS = 3
-_MAX_TOKENS_SIMULATED = 60_000  # of output, in one simulation: some seconds of our time
+_MAX_TOKENS_SIMULATED = 40_000  # of output, in one simulation: some seconds of our time
 _QUANTILE = 0.95
 _VOCABULARY = 32_000
 
@@ -170,10 +170,9 @@ class _Loop:
 
 def _prompt(load: Load, client: int, round_: int) -> tuple[int, ...]:
     """Return a prompt that shares its cached head with all others and nothing more."""
-    head = tuple(range(load.cached_tokens))
-    own = 1 + client * _ROUNDS + round_
     rest = load.prompt_tokens - load.cached_tokens
-    return head + tuple((own * 7919 + i * 31) % _VOCABULARY for i in range(rest))
+    start = load.cached_tokens + (client * _ROUNDS + round_) * rest
+    return tuple(range(load.cached_tokens)) + tuple(range(start, start + rest))
 
 
 def simulate(
@@ -211,7 +210,9 @@ def find_capacity(
     blocks_of_one = -(-(load.prompt_tokens + load.output_tokens) // BLOCK_SIZE)
     if most < 1 or num_blocks < blocks_of_one:
         return Capacity(0, "memory")
-    largest = max(min(most, _MAX_TOKENS_SIMULATED // (_ROUNDS * load.output_tokens), 1024), 1)
+    by_output = _MAX_TOKENS_SIMULATED // (_ROUNDS * load.output_tokens)
+    by_ids = (1 << 31) // (_ROUNDS * load.prompt_tokens) - 1  # every prompt has ids of its own
+    largest = max(min(most, by_output, by_ids, 1024), 1)
     tried: dict[int, Served] = {}
 
     def keeps(n: int) -> bool:
