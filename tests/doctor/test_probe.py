@@ -34,6 +34,11 @@ def ask(limits=FAST, *, words=400, said=None, **behaviour):
     return parsed, server.how
 
 
+def took(measured, slept):
+    """A sleep is never shorter; a busy machine makes it longer."""
+    return 0.95 * slept <= measured <= 3 * slept + 0.5
+
+
 def record(parsed, name):
     return next(r for r in parsed.records if r.id == f"probe/{name}")
 
@@ -44,8 +49,8 @@ def test_a_working_cache_leaves_decode():
     assert first.code == "DECODE"
     again, control = record(parsed, "again"), record(parsed, "control")
     assert again.ttft_any_s < 0.5 * control.ttft_any_s
-    assert control.ttft_any_s == pytest.approx(0.02 + 1000 * 0.0004, rel=0.3)
-    assert record(parsed, "long").tpot_s == pytest.approx(0.01, rel=0.3)
+    assert took(control.ttft_any_s, 0.02 + 1000 * 0.0004)
+    assert took(record(parsed, "long").tpot_s, 0.01)
     assert "PREFIX_MISS" not in {f.code for f in diagnose(parsed).findings}
     assert len(how.bodies) + how.num_gets <= FAST.requests
 
@@ -55,7 +60,7 @@ def test_a_cache_that_gives_nothing_is_a_prefix_miss_with_its_price():
     first = diagnose(parsed).findings[0]
     assert first.code == "PREFIX_MISS" and first.confidence == "high"
     head = next(cure for cure in first.cures if cure.key == "stable_head")
-    assert head.is_exact and head.saves_low_s == pytest.approx(1500 * 0.0006, rel=0.25)
+    assert head.is_exact and took(head.saves_low_s, 0.9 * 1500 * 0.0006)
 
 
 def test_warm_up_is_not_taken_for_a_hit():
@@ -63,14 +68,14 @@ def test_warm_up_is_not_taken_for_a_hit():
     parsed, _ = ask(caches=False, load_s=0.6, prefill_s_per_word=0.0004, words=1000)
     codes = {f.code for f in diagnose(parsed).findings}
     assert codes >= {"LOAD", "PREFIX_MISS"}
-    assert record(parsed, "first").phases.load_s == pytest.approx(0.6, rel=0.2)
+    assert took(record(parsed, "first").phases.load_s, 0.6)
 
 
 def test_load_of_the_first_contact():
     parsed, _ = ask(load_s=1.2, words=200)
     first = diagnose(parsed).findings[0]
     assert first.code == "LOAD"
-    assert first.seconds == pytest.approx(1.2, rel=0.2)
+    assert took(first.seconds, 1.2)
 
 
 def test_ollama_states_its_load_itself():
@@ -89,7 +94,7 @@ def test_two_at_once_on_a_serial_server_queue():
     parsed, _ = ask(serial=True, decode_s_per_token=0.02, words=200)
     queued = [r for r in parsed.records if r.phases.queue_s]
     assert len(queued) == 1 and queued[0].id.startswith("probe/pair-")
-    assert queued[0].phases.queue_s == pytest.approx(31 * 0.02, rel=0.4)
+    assert took(queued[0].phases.queue_s, 31 * 0.02)
     assert "QUEUE" in {f.code for f in diagnose(parsed).findings}
 
 
@@ -102,7 +107,7 @@ def test_tail_after_the_last_token():
     parsed, _ = ask(tail_s=0.4, words=200)
     first = diagnose(parsed).findings[0]
     assert first.code == "TAIL"
-    assert record(parsed, "long").phases.tail_s == pytest.approx(0.4, rel=0.3)
+    assert took(record(parsed, "long").phases.tail_s, 0.4)
 
 
 def test_the_first_token_is_the_first_text_not_the_role_chunk():
