@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from twostroke.errors import InvalidSampling
 from twostroke.record import RequestRecord
@@ -154,6 +155,17 @@ class MessageSpan:
     text_hash: str
 
 
+class TokenMask(Protocol):
+    """Which tokens may come next in one answer, as a grammar has it."""
+
+    def bits(self, output_token_ids: Sequence[int]) -> bytes:
+        """Return one bit a token, little-endian 32-bit words; at least one is set.
+
+        Called with all tokens of the answer so far, once or more for each. Must not raise.
+        """
+        ...
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
     """One generation asked for. Sole writer after creation: the scheduler.
@@ -174,6 +186,7 @@ class Request:
     spans: tuple[MessageSpan, ...] = ()
     init_s: float | None = None
     load_s: float | None = None
+    mask: TokenMask | None = None
     char_at: Callable[[int], int | None] | None = (
         None  # prompt token -> character offset in its message
     )

@@ -63,11 +63,12 @@ class RowSampling:
     output_counts: tuple[int, ...]
     uniform: float
     logprobs: int | None
+    mask: bytes | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether the logits are used as they are: no bias, no penalty."""
-        return not (self.bias_ids or self.seen_ids or self.output_ids)
+        """Whether the logits are used as they are: no bias, no penalty, no mask."""
+        return not (self.bias_ids or self.seen_ids or self.output_ids or self.mask)
 
 
 def needs_history(p: SamplingParams) -> bool:
@@ -101,6 +102,7 @@ def row_sampling(spec: SampleSpec) -> RowSampling:
         output_counts=tuple(n for _, n in counts),
         uniform=0.0 if p.is_greedy else uniform(spec.seed, spec.choice, spec.position),
         logprobs=p.logprobs,
+        mask=spec.mask,
     )
 
 
@@ -144,6 +146,9 @@ def _penalised(raw: NDArray[np.float64], row: RowSampling) -> NDArray[np.float64
         ids = np.array(row.output_ids)
         x[ids] -= row.frequency_penalty * np.array(row.output_counts)
         x[ids] -= row.presence_penalty
+    if row.mask is not None:
+        bits = np.unpackbits(np.frombuffer(row.mask, np.uint8), bitorder="little")
+        x[bits[: len(x)] == 0] = -np.inf
     return x
 
 

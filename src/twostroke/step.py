@@ -35,6 +35,7 @@ class SampleSpec:
     position: int
     prompt_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
+    mask: bytes | None = None  # bits of the tokens allowed, see request.TokenMask; None: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,5 +59,5 @@ def test_errors_become_the_clients_own(client: ollama.Client) -> None:
     with pytest.raises(ollama.ResponseError, match="num_ctx"):
         client.chat("tiny", USER, options={"num_ctx": 10**6})
     with pytest.raises(ollama.ResponseError) as asked:
-        client.chat("tiny", USER, format="json")
+        client.chat("tiny", USER, think=True)
     assert asked.value.status_code == 400

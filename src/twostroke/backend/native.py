@@ -17,7 +17,7 @@ import numpy.typing as npt
 from twostroke.backend.arrays import SAMPLE_RESULT, Results, StepArrays
 from twostroke.backend.memory import free_memory_bytes
 from twostroke.backend.native_ops import GrowingRope, NativeOps
-from twostroke.backend.native_sampling import encode_samples
+from twostroke.backend.native_sampling import SampleArrays, encode_samples
 from twostroke.backend.packed import (
     PackedWeights,
     cache_key,
@@ -35,8 +35,6 @@ from twostroke.model.weights import ModelWeights, Weight
 
 _KV_TYPES = {KvType.BF16: 0, KvType.F16: 1, KvType.Q8: 2}
 _MAX_LOGIT_ROWS = 64  # wanted rows computed at once; more are done in pieces
-_NO_MASKS = np.zeros((0, 0), np.uint32)
-_NO_BYTES = np.zeros(0, np.uint8)
 
 
 def native_module() -> Any:
@@ -160,7 +158,7 @@ class NativeModel:
         """
         results = np.empty(len(arrays.specs), SAMPLE_RESULT)
         samples = encode_samples(arrays.specs, arrays.targets, self.config.vocab_size)
-        self._run(arrays, samples.records.view(np.uint8), samples.ids, samples.biases, results)
+        self._run(arrays, samples, results)
         return results
 
     def logits(self, arrays: StepArrays) -> npt.NDArray[np.float32]:
@@ -171,16 +169,13 @@ class NativeModel:
             ShapeError: arrays that do not fit the model, the cache or each other.
         """
         out = np.empty((len(arrays.logit_rows), self.config.vocab_size), np.float32)
-        ids, biases = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        self._run(arrays, _NO_BYTES, ids, biases, np.empty(0, SAMPLE_RESULT), out)
+        self._run(arrays, encode_samples((), (), 0), np.empty(0, SAMPLE_RESULT), out)
         return out
 
     def _run(
         self,
         a: StepArrays,
-        records: npt.NDArray[np.uint8],
-        ids: npt.NDArray[np.int32],
-        biases: npt.NDArray[np.float32],
+        samples: SampleArrays,
         results: Results,
         logits: npt.NDArray[np.float32] | None = None,
     ) -> None:
@@ -190,7 +185,8 @@ class NativeModel:
             self._program.step(
                 *(self.pool, self._kv, a.token_ids, a.positions, a.slot_mapping),
                 *(a.cu_seqlens_q, a.context_lens, a.block_tables, a.logit_rows),
-                *(records, ids, biases, _NO_MASKS, a.new_blocks, a.copies),
+                *(samples.records.view(np.uint8), samples.ids, samples.biases, samples.masks),
+                *(a.new_blocks, a.copies),
                 *(results.view(np.uint8), logits),
             )
         except (ValueError, TypeError) as error:

@@ -36,6 +36,7 @@ SAMPLE_RECORD = np.dtype(
 )
 _NO_IDS = np.zeros(0, np.int32)
 _NO_BIASES = np.zeros(0, np.float32)
+_NO_MASKS = np.zeros((0, 0), np.uint32)
 
 
 class SampleArrays(NamedTuple):
@@ -44,6 +45,7 @@ class SampleArrays(NamedTuple):
     records: npt.NDArray[np.void]  # [R] SAMPLE_RECORD
     ids: npt.NDArray[np.int32]
     biases: npt.NDArray[np.float32]  # bias i goes with id i
+    masks: npt.NDArray[np.uint32]  # [M, words], bit i of a row: token i is allowed
 
 
 def _plain(target: int) -> tuple[float, ...]:
@@ -68,6 +70,7 @@ def encode_samples(
             biases += [b for _, b in spec.params.logit_bias]
     ids: list[npt.NDArray[np.int32]] = [np.array(bias_ids, np.int32)] if bias_ids else []
     num_ids, bias_at = len(bias_ids), 0
+    masks: list[bytes] = []
 
     def put(values: tuple[int, ...]) -> tuple[int, int]:
         nonlocal num_ids
@@ -89,13 +92,17 @@ def encode_samples(
             *(spec.seed, spec.position, p.temperature, p.top_p, p.min_p),
             *(p.repetition_penalty, p.presence_penalty, p.frequency_penalty),
             *(min(p.top_k, vocab_size), spec.choice, -1 if p.logprobs is None else p.logprobs),
-            *(target, -1, len(p.logit_bias), bias_at, *prompt, *output, 0),
+            *(target, -1 if spec.mask is None else len(masks), len(p.logit_bias), bias_at),
+            *(*prompt, *output, 0),
         )
+        if spec.mask is not None:
+            masks.append(spec.mask)
         bias_at += len(p.logit_bias)
     return SampleArrays(
         records,
         np.concatenate(ids) if ids else _NO_IDS,
         np.array(biases, np.float32) if biases else _NO_BIASES,
+        np.frombuffer(b"".join(masks), "<u4").reshape(len(masks), -1) if masks else _NO_MASKS,
     )
 
 

@@ -52,10 +52,11 @@ class Entry:
         """Return how to choose the next token; ids only where penalties look at them."""
         r = self.request
         position = r.num_tokens
+        mask = r.mask.bits(r.output_token_ids) if r.mask is not None else None
         if not self.needs_history:
-            return SampleSpec(r.params, r.seed, r.choice, position)
+            return SampleSpec(r.params, r.seed, r.choice, position, mask=mask)
         output = tuple(r.output_token_ids)
-        return SampleSpec(r.params, r.seed, r.choice, position, r.prompt_token_ids, output)
+        return SampleSpec(r.params, r.seed, r.choice, position, r.prompt_token_ids, output, mask)
 
     @property
     def num_output_left(self) -> int:

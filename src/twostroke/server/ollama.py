@@ -45,7 +45,7 @@ async def chat(request: Request) -> Response:
     async def encode() -> Prompt:
         return await service.encode_chat(messages, start_s=asked.start_s)
 
-    return await _reply(request, asked, params, encode, _message)
+    return await _reply(request, asked, params, encode, _message, body.format)
 
 
 @router.post("/api/generate", **takes(OllamaGenerateRequest, stream=_LINES))
@@ -65,7 +65,7 @@ async def generate(request: Request) -> Response:
         messages = [*system, {"role": "user", "content": body.prompt}]
         return await service.encode_chat(messages, start_s=asked.start_s)
 
-    return await _reply(request, asked, params, encode, _response)
+    return await _reply(request, asked, params, encode, _response, body.format)
 
 
 def _message(text: str, thinking: str) -> dict[str, Any]:
@@ -88,15 +88,19 @@ async def _reply(
     params: SamplingParams,
     encode: Callable[[], Coroutine[Any, Any, Prompt]],
     content: Content,
+    form: str | dict[str, Any] | None,
 ) -> Response:
     service = asked.service
     bounded = service.bounded(params)
     asked.bound = bounded.bound
 
     async def answers() -> Answers:
+        grammar = None
+        if form:
+            grammar = await service.grammar(form if isinstance(form, dict) else None)
         prompt = await encode()
         started = await service.answer(
-            asked.facts.id, [prompt], bounded.params, caller=asked.caller
+            asked.facts.id, [prompt], bounded.params, caller=asked.caller, grammar=grammar
         )
         asked.seed = started.choices[0].request.seed
         return started

@@ -68,7 +68,7 @@ class _Generation(Body):
     stream: bool | None = None
     options: Options | None = None
     keep_alive: KeepAlive = None
-    format: Literal[""] | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
     think: Literal[False] | None = None
 
     def check(self, max_model_len: int) -> SamplingParams:

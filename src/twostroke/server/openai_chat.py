@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -26,6 +26,9 @@ from twostroke.server.service import Prompt, Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing, usage
 
+if TYPE_CHECKING:
+    from twostroke.text.grammar import Grammar
+
 router = APIRouter(tags=["openai"])
 _DONE = sse("[DONE]")
 
@@ -43,7 +46,13 @@ async def chat_completions(request: Request) -> Response:
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
+        grammar = await _grammar(service, body)
         prompt = await _prompt(asked, body, bounded.params)
+        if grammar is not None and prompt.is_thinking:
+            raise Unsupported(
+                "a response_format needs a prompt that does not open the reasoning part",
+                param="response_format",
+            )
         started = await service.answer(
             asked.facts.id,
             [prompt],
@@ -51,6 +60,7 @@ async def chat_completions(request: Request) -> Response:
             count=body.n or 1,
             caller=asked.caller,
             cache_salt=body.cache_salt or "",
+            grammar=grammar,
         )
         asked.seed = started.choices[0].request.seed
         return prompt, started
@@ -72,18 +82,36 @@ def _refuse_what_cannot_be(body: ChatRequest) -> None:
         raise Unsupported("tools are not supported by this version", param="tools")
     if body.tool_choice not in (None, "none", "auto"):
         raise Unsupported("tool_choice needs tools", param="tool_choice")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise Unsupported(
-            "response_format can only be text in this version",
-            value=body.response_format.type,
-            param="response_format",
-        )
+    _check_format(body)
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream", param="stream_options")
     if body.return_progress and not body.stream:
         raise RequestError("return_progress needs stream", param="return_progress")
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs", param="top_logprobs")
+
+
+def _check_format(body: ChatRequest) -> None:
+    form = body.response_format
+    if form is None or form.type == "text":
+        return
+    if body.ignore_eos:
+        raise RequestError(
+            "ignore_eos and a response_format exclude each other", param="ignore_eos"
+        )
+    has_schema = form.json_schema is not None
+    if has_schema != (form.type == "json_schema"):
+        raise RequestError(
+            "json_schema goes with the type of that name", param="response_format.json_schema"
+        )
+
+
+async def _grammar(service: Service, body: ChatRequest) -> Grammar | None:
+    """Return the grammar of the answer's form, None for text."""
+    form = body.response_format
+    if form is None or form.type == "text":
+        return None
+    return await service.grammar(form.json_schema.body if form.json_schema is not None else None)
 
 
 def _max_tokens(body: ChatRequest) -> int | None:

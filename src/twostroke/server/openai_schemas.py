@@ -42,11 +42,20 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] | None = None
 
 
+class JsonSchema(Body):
+    """A named schema; the answer always keeps to it, so `strict` changes nothing."""
+
+    name: Label
+    description: str | None = None
+    body: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
 class ResponseFormat(Body):
     """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+    json_schema: JsonSchema | None = None
 
 
 def _no_bool(value: object) -> object:

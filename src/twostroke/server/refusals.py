@@ -43,6 +43,12 @@ class Unsupported(RequestError):
     code = "unsupported_parameter"
 
 
+class GrammarTimeout(RequestError):
+    """A grammar that took too long to compile."""
+
+    code = "invalid_grammar"
+
+
 class SlowBody(RequestError):
     """The request's body did not arrive in time."""
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twostroke.build import LoadedModel
 from twostroke.config import EngineConfig
@@ -27,10 +27,19 @@ from twostroke.server.answer_text import CLOSE_TAG, OPEN_TAG, PlainText, Reasoni
 from twostroke.server.answers import Answers, Choice
 from twostroke.server.auth import Caller
 from twostroke.server.metrics import EngineMeters
-from twostroke.server.refusals import NotReady, TooLarge, TooManyRequests, UnknownModel
+from twostroke.server.refusals import (
+    GrammarTimeout,
+    NotReady,
+    TooLarge,
+    TooManyRequests,
+    UnknownModel,
+)
 from twostroke.server.settings import ServerSettings
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.text.worker import TemplateWorkers
+
+if TYPE_CHECKING:
+    from twostroke.text.grammar import Grammar, GrammarCompiler
 
 NUM_TEXT_THREADS = 2
 _MAX_SEED = 2**53  # what every JSON reader keeps exactly
@@ -91,6 +100,8 @@ class Service:
         self._loader = loader
         self._numbers = itertools.count()
         self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="twostroke-text")
+        self._grammar_threads = ThreadPoolExecutor(1, thread_name_prefix="twostroke-grammar")
+        self._compiler: GrammarCompiler | None = None  # its thread's alone
         self._loaded: Loaded | None = None
         self._engine: AsyncEngine | None = None
         self._templates: TemplateWorkers | None = None
@@ -147,7 +158,8 @@ class Service:
             self._engine.shutdown()
         if self._templates is not None:
             self._templates.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._grammar_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -309,6 +321,34 @@ class Service:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    async def grammar(self, schema: Mapping[str, Any] | None) -> Grammar:
+        """Return the grammar of a JSON schema, or of any JSON object, compiled off the event loop.
+
+        Raises:
+            InvalidGrammar: it cannot be matched, or not be compiled in time.
+        """
+        model = self.loaded.model
+
+        def work() -> Grammar:
+            from twostroke.text.grammar import GrammarCompiler
+
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(
+                    model.tokenizer, model.config.vocab_size, model.end_token_ids
+                )
+            compiler = self._compiler
+            return compiler.json_object() if schema is None else compiler.json_schema(schema)
+
+        compiling = asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
+        try:
+            return await asyncio.wait_for(compiling, self.limits.grammar_timeout_s)
+        except asyncio.TimeoutError:
+            raise GrammarTimeout(
+                "the grammar took too long to compile",
+                limit=f"grammar_timeout_s {self.limits.grammar_timeout_s:g}",
+                param="response_format",
+            ) from None
+
     def _check_length(self, text: str) -> None:
         """Refuse by bytes alone what no tokenizer could make fit."""
         num_bytes = self._check_bytes(text)
@@ -392,6 +432,7 @@ class Service:
         caller: Caller,
         cache_salt: str = "",
         priority: int = 0,
+        grammar: Grammar | None = None,
     ) -> Answers:
         """Start `count` answers for each prompt; return when the engine has taken them.
 
@@ -409,7 +450,7 @@ class Service:
         self._reserve(num)
         try:
             choices = self._choices(
-                request_id, prompts, params, count, caller.salt + cache_salt, priority
+                request_id, prompts, params, count, caller.salt + cache_salt, priority, grammar
             )
             answers = Answers(self.engine, choices, lambda: self._release(num))
         except BaseException:
@@ -449,6 +490,7 @@ class Service:
         count: int,
         salt: str,
         priority: int,
+        grammar: Grammar | None,
     ) -> list[Choice]:
         model = self.loaded.model
         seed = secrets.randbelow(_MAX_SEED) if params.seed is None else params.seed
@@ -468,8 +510,15 @@ class Service:
                     choice=number,
                     spans=prompt.encoded.spans,
                     init_s=prompt.encoded.init_s,
+                    mask=grammar.fresh() if grammar is not None else None,
                 )
-                text = self._text(prompt, params)
+                # A grammar leaves no room for thoughts: all of the answer is the answer.
+                is_plain = grammar is not None
+                text = (
+                    PlainText(self.tokenizer, params.stop)
+                    if is_plain
+                    else self._text(prompt, params)
+                )
                 choice = Choice(len(choices), request, text, follows=leader)
                 leader = leader or choice
                 choices.append(choice)

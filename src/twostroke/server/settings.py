@@ -33,6 +33,7 @@ class Limits:
     body_timeout_s: float = 30.0
     slow_client_s: float = 60.0  # a reader that takes nothing for so long is cut off
     render_timeout_s: float = 2.0  # the chat template's deadline
+    grammar_timeout_s: float = 5.0  # compiling a JSON schema
     keep_alive_s: float = 1.0  # silence after which a stream sends a comment
     stuck_s: float = 30.0  # not ready when work waits and nothing moves for so long
     drain_s: float = 30.0  # how long SIGTERM waits for answers in flight
