@@ -16,7 +16,8 @@ from tests.cases.doctor_case_table import CASES, IDS
 from twostroke.advice import arithmetic
 from twostroke.doctor import LogScanner, Parsed
 from twostroke.doctor.diagnose import diagnose
-from twostroke.doctor.given import DEVICES, MODELS, make_given
+from twostroke.doctor.given import MODELS, make_given
+from twostroke.physics.devices import DEVICES
 
 GB = 1e9
 
@@ -168,7 +169,7 @@ def test_d10_the_gpu_is_at_its_roof_and_the_prompt_was_shorter():
     flop = arithmetic.prefill_flop(70e9, 16384, layers=shape.layers, width=shape.width)
     assert linear == pytest.approx(2.29e15, rel=2e-3)
     assert flop - linear == pytest.approx(0.35e15, rel=0.01)
-    assert flop / (DEVICES["a6000"].tflops * 1e12) == pytest.approx(17.0, abs=0.1)
+    assert flop / DEVICES["a6000"].flops == pytest.approx(17.0, abs=0.1)
     first = findings(by_name("D10 sglang#922"))[0]
     assert "2.65 PFLOP take at least 17.0" in first.says
     assert "shorter or partly cached" in first.says and first.confidence == "medium"

@@ -1,6 +1,6 @@
 """What the user knows and the log does not: model, device, sizes. Optional; sharpens to ceilings.
 
-The two tables are public figures: datasheets (dense peaks, no sparsity) and model cards.
+Devices are the datasheet rows of `physics.devices`; the models are public model cards.
 """
 
 from __future__ import annotations
@@ -13,17 +13,10 @@ from typing import NamedTuple
 
 from ..advice import arithmetic
 from ..errors import ConfigError
+from ..physics.devices import DEVICES
 
 GIGA = 1e9
 TERA = 1e12
-
-
-class Device(NamedTuple):
-    """Datasheet figures. Units: GB/s, TFLOP/s dense FP16 or BF16 with FP32 sums, GB."""
-
-    bandwidth_gb_s: float
-    tflops: float | None
-    memory_gb: float | None
 
 
 class Model(NamedTuple):
@@ -37,24 +30,6 @@ class Model(NamedTuple):
     head_dim: int
 
 
-DEVICES = MappingProxyType(
-    {
-        "h200": Device(4800, 989, 141),
-        "h100": Device(3350, 989, 80),
-        "a100-80": Device(2039, 312, 80),
-        "a6000": Device(768, 155, 48),
-        "l4": Device(300, 121, 24),
-        "4090": Device(1008, 165, 24),
-        "3090": Device(936, 71, 24),
-        "3060": Device(360, None, 12),
-        "5070ti": Device(896, None, 16),
-        "m2-max": Device(400, None, None),
-        "dgx-spark": Device(273, None, 128),
-        "ddr5-5600x2": Device(89.6, None, None),
-        "ddr4-3200x2": Device(51.2, None, None),
-        "cpu": Device(0, None, None),  # says only that there is no GPU
-    }
-)
 MODELS = MappingProxyType(
     {
         "llama-2-7b": Model(6.74, 6.74, 32, 4096, 32, 128),
@@ -72,6 +47,7 @@ MODELS = MappingProxyType(
     }
 )
 _BASE_UNITS = 1e7  # no device has ten million GB/s or TFLOP/s: --flops 155e12 is FLOP/s
+_ANY_CPU = "cpu"  # says only that there is no GPU
 _SIZE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)b(?:-a(\d{1,3}(?:\.\d{1,3})?)b)?", re.IGNORECASE)
 
 
@@ -145,20 +121,22 @@ def _times(value: float | None, unit: float) -> float | None:
 
 
 def _with_device(given: Given, name: str) -> Given:
-    device = DEVICES.get(name.lower().replace(" ", ""))
+    if name.lower() == _ANY_CPU:
+        return replace(given, on_cpu=True)
+    device = DEVICES.get(name.lower().replace(" ", "-"))
     if device is None:
         raise ConfigError(
             "this device is not in the table",
             value=name,
-            limit=", ".join(DEVICES),
+            limit=", ".join((*DEVICES, _ANY_CPU)),
             remedy="Give --bandwidth (GB/s), --flops (TFLOP/s) and --memory-gb instead.",
         )
     return replace(
         given,
-        bandwidth=device.bandwidth_gb_s * GIGA or None,
-        flops=_times(device.tflops, TERA),
-        memory_bytes=_times(device.memory_gb, GIGA),
-        on_cpu=device.tflops is None and name.lower().startswith(("cpu", "ddr")),
+        bandwidth=device.bandwidth,
+        flops=device.flops,
+        memory_bytes=device.memory_bytes,
+        on_cpu=device.kind == "cpu",
     )
 
 
