@@ -87,7 +87,7 @@ def _finding(e: Evidence, case: _Case) -> Finding | None:
         share=share,
         seconds=seconds,
         confidence=case.confidence,
-        evidence=case.evidence + record_lines([m.record for m in case.misses]),
+        evidence=record_lines([m.record for m in case.misses]) + case.evidence,
         cures=(head, *case.cures, cures.trim_history()),
         missing=case.missing,
     )
