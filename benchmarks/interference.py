@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from peers.machine import machine_card
 
@@ -90,11 +91,13 @@ class UrlServer:
         parts = urlsplit(url)
         self.name = url
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        with urlopen(f"{url}/v1/models", timeout=10) as reply:
+            self._model = json.load(reply)["data"][0]["id"]
 
     async def tokens(self, ids: tuple[int, ...], max_tokens: int) -> AsyncIterator[None]:
         """Yield at each event that holds a choice."""
         body = {"prompt": ids, "max_tokens": max_tokens, "temperature": 0, "stream": True}
-        payload = json.dumps({**body, "ignore_eos": True, "model": "default"}).encode()
+        payload = json.dumps({**body, "ignore_eos": True, "model": self._model}).encode()
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 20)
         try:
             head = f"POST /v1/completions HTTP/1.1\r\nHost: {self._host}\r\nConnection: close\r\n"
