@@ -13,7 +13,7 @@ from tests.simulation import EventLog
 from twostroke.backend.native import NativeModel, native_module, pack_weights
 from twostroke.build import LoadedModel
 from twostroke.cache.manager import KVCacheManager
-from twostroke.config import EngineConfig
+from twostroke.config import EngineConfig, KvType
 from twostroke.engine.engine import Engine
 from twostroke.meters.phase_meter import PhaseMeter
 from twostroke.request import Request, RequestOutput, SamplingParams
@@ -73,8 +73,10 @@ class RealEngine:
         is_cache_enabled: bool = True,
         target_tpot_s: float = 60.0,
         is_logged: bool = True,
+        kv_type: KvType = KvType.BF16,
     ) -> None:
         config = EngineConfig(
+            kv_type=kv_type,
             prefill_chunk=chunk,
             max_num_seqs=max_num_seqs,
             max_model_len=num_blocks * BLOCK_SIZE,
@@ -85,6 +87,7 @@ class RealEngine:
             owner.model.weights,
             owner.packed,
             num_blocks=num_blocks,
+            kv_type=kv_type,
             max_tokens=chunk + max_num_seqs,
             kernel_set=kernel_set,
             pool=owner.pools[threads],

@@ -16,6 +16,7 @@ import pytest
 from tests.engine.native_engine import GREEDY, SEEDED, Answer, RealModel
 from twostroke.backend.native import native_module
 from twostroke.build import load_model
+from twostroke.config import KvType
 from twostroke.request import SamplingParams
 
 pytestmark = pytest.mark.weights
@@ -106,3 +107,20 @@ def test_a_recomputed_and_a_cached_prompt_give_the_same_bits(case: Case, mode: s
     warm = engine.answer(case.long, params)
     assert [engine.final[i].record.prompt.cached for i in ("r1", "r2")] == [0, len(case.long) - 1]
     assert cold == warm == case.base(None, mode)
+
+
+@pytest.mark.parametrize("kv_type", [KvType.F16, KvType.Q8])
+def test_the_other_cache_types_keep_their_bits_too(case: Case, kv_type: KvType) -> None:
+    """Cold and whole, in chunks beside neighbours, behind a head that ends inside a block."""
+    prompt, params = case.long[:70], case.params("greedy")
+    cold = case.owner.engine(case.kernel_set, kv_type=kv_type).answer(prompt, params)
+    crowd = case.owner.engine(case.kernel_set, kv_type=kv_type, chunk=16, threads=2)
+    assert crowd.answers([*case.short[:3], prompt], params)[3] == cold
+    warm = case.owner.engine(case.kernel_set, kv_type=kv_type)
+    shared = len(prompt) * 2 // 3
+    warm.answer((*prompt[:shared], 7), params)
+    request = warm.add(prompt, params)
+    warm.run()
+    assert warm.final[request.id].record.prompt.cached == shared
+    assert warm.result(request) == cold
+    assert cold != case.base(None, "greedy")
