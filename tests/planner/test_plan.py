@@ -10,10 +10,12 @@ import pytest
 
 from tests.physics.test_hf_shape import LLAMA_8B
 from twostroke.errors import ConfigError, ModelNotFound
+from twostroke.physics.devices import DEVICES
 from twostroke.physics.hardware import MachineProfile
 from twostroke.physics.hf_shape import shape_of_hf_config
 from twostroke.physics.kv_format import kv_format
 from twostroke.planner.fit import Setup
+from twostroke.planner.memory import Rules
 from twostroke.planner.models import ShapeFlags, find_model, shape_of_flags
 from twostroke.planner.plan import Plan, make_ask, make_plan, requantised
 from twostroke.planner.svg import plan_svg
@@ -195,3 +197,11 @@ def test_numbers_given_win_over_the_table() -> None:
         make_target("abacus")
     with pytest.raises(ConfigError, match="num-devices"):
         make_target("4090", num_devices=0)
+
+
+def test_the_page_lists_every_device_and_kv_rule() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text(encoding="utf-8")
+    listed = text.partition("Devices of the table: ")[2].partition(".\n")[0]
+    assert [name.strip() for name in listed.split(",")] == list(DEVICES)
+    assert all(f"`{rules.value}`" in text for rules in Rules)
+    assert all(f"`{key}`" in text for key in KEYS | PREDICTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,21 @@ from twostroke.model.config import config_from_gguf
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch
 from twostroke.model.weights import load_weights, vocab_size_of
+from twostroke.physics.shape import WeightSizes, shape_of_model
 
 _LOGIT_ROWS = 64  # as the native backend's
 
 
-def arena_bytes(path: Path, *, step_tokens: int) -> int | None:
-    """Return the exact bytes of the buffers between operations; None without a native library.
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What an allocation would be. Units: bytes. weights: as packed for the kernels."""
+
+    arena_bytes: int
+    weights: WeightSizes
+
+
+def dry_run(path: Path, *, step_tokens: int) -> DryRun | None:
+    """Return the exact buffers and packed weights of a file; None without a native library.
 
     Cost: address space of the packed weights, not their memory: their pages are never touched.
     """
@@ -47,4 +57,7 @@ def arena_bytes(path: Path, *, step_tokens: int) -> int | None:
             program.compile(forward(ops, config, weights, batch, None))
         except (TwoStrokeError, ValueError, TypeError, MemoryError):
             return None
-        return int(program.arena_bytes)
+        packed = {name: matrix.data.nbytes for name, matrix in matrices.items()}
+        sizes = shape_of_model(config, weights, packed).weights
+        assert sizes is not None, "a loaded model has weights"
+        return DryRun(int(program.arena_bytes), sizes)

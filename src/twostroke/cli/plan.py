@@ -23,6 +23,7 @@ from twostroke.cli.target_options import (
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
 from twostroke.physics.kv_format import KV_FORMATS, KvFormat, kv_format
+from twostroke.physics.shape import ModelShape, WeightGroup, WeightSizes
 from twostroke.planner.fit import OWN_MAX_NUM_SEQS, Setup
 from twostroke.planner.memory import Rules
 from twostroke.planner.models import (
@@ -127,7 +128,10 @@ def command(
         device, num_devices=num_devices, bandwidth=bandwidth, flops=flops, memory=memory
     )
     kv = kv_format(kv_type or "bf16")
-    setup = _setup(planned, target, kv, rules, prefill_chunk, flash_attention, concurrency)
+    setup = _setup(planned, target, kv, rules, prefill_chunk, flash_attention)
+    shape = planned.shape
+    if setup.rules is Rules.TWOSTROKE and planned.path is not None:
+        shape, setup = as_allocated(planned.path, shape, setup, concurrency)
     ask = make_ask(
         context=context,
         concurrency=concurrency,
@@ -139,7 +143,7 @@ def command(
     )
     names = ("bf16", "q8") if setup.rules is Rules.TWOSTROKE else ("f16", "q8_0", "q4_0")
     choices = tuple(kv_format(name) for name in names)
-    plan = make_plan(planned.shape, setup, target, ask, kv_choices=choices)
+    plan = make_plan(shape, setup, target, ask, kv_choices=choices)
     if plot is not None:
         _write(plot, plan_svg(plan))
     if as_json:
@@ -168,9 +172,7 @@ def planned_model(name: str | None, flags: ShapeFlags) -> PlannedModel:
     return PlannedModel(_with_weights(planned, flags.weights_bytes), planned.path, False)
 
 
-def _with_weights(planned: PlannedModel, num_bytes: float) -> Any:
-    from twostroke.physics.shape import WeightGroup, WeightSizes
-
+def _with_weights(planned: PlannedModel, num_bytes: float) -> ModelShape:
     old = planned.shape.weights
     note = "weights as given by --weights"
     if old is None:
@@ -194,7 +196,6 @@ def _setup(
     rules: str,
     chunk: int,
     flash_attention: bool,
-    concurrency: int,
 ) -> Setup:
     """Return how the engine is set up; auto: ours where it runs the file here, else any."""
     if not 1 <= chunk <= 1 << 20:
@@ -204,18 +205,21 @@ def _setup(
         raise ConfigError("unknown --rules", value=rules, limit=f"auto, {known}")
     is_ours = planned.runs_here and target.kind in ("cpu", "unknown") and kv.is_ours
     chosen = Rules(rules) if rules != "auto" else Rules.TWOSTROKE if is_ours else Rules.ANY
-    arena = None
-    if chosen is Rules.TWOSTROKE and planned.path is not None:
-        from twostroke.cli.dry_run import arena_bytes
+    return Setup(kv=kv, rules=chosen, batch_tokens=chunk, flash_attention=flash_attention)
 
-        arena = arena_bytes(planned.path, step_tokens=chunk + max(concurrency, OWN_MAX_NUM_SEQS))
-    return Setup(
-        kv=kv,
-        rules=chosen,
-        batch_tokens=chunk,
-        flash_attention=flash_attention,
-        arena_bytes=arena,
-    )
+
+def as_allocated(
+    path: Path, shape: ModelShape, setup: Setup, concurrency: int
+) -> tuple[ModelShape, Setup]:
+    """Return shape and set-up with the exact bytes of a dry run, where the native library is."""
+    from twostroke.cli.dry_run import dry_run
+
+    step_tokens = setup.batch_tokens + max(concurrency, OWN_MAX_NUM_SEQS)
+    found = dry_run(path, step_tokens=step_tokens)
+    if found is None:
+        return shape, setup
+    packed = replace(shape, weights=found.weights)
+    return packed, replace(setup, arena_bytes=found.arena_bytes)
 
 
 def _write(path: Path, text: str) -> None:

@@ -19,7 +19,6 @@ from twostroke.physics.kv_format import KvFormat
 from twostroke.physics.shape import LayerShape, ModelShape, WeightSizes, shape_of_model
 from twostroke.step import BLOCK_SIZE, StepPlan
 
-
 _MAX_REMEMBERED = 1 << 15
 
 
