@@ -109,24 +109,25 @@ class RequestRecord:
     second; mfu, mbu are shares of this machine's measured peak (0 to 1).
     """
 
+    # Defaults that are records are shared: they are frozen, and a long log makes many of these.
     version: int = SCHEMA_VERSION
     id: str = ""
     t_arrival_s: float | None = None
     model: str | None = None
     engine: str = "twostroke"
     build: str | None = None
-    phases: PhaseTimes = field(default_factory=PhaseTimes)
+    phases: PhaseTimes = PhaseTimes()
     e2e_s: float | None = None
     mixed_s: float | None = None  # part of prefill and decode spent in steps that held both phases
-    prompt: PromptTokens = field(default_factory=PromptTokens)
-    output: OutputTokens = field(default_factory=OutputTokens)
+    prompt: PromptTokens = PromptTokens()
+    output: OutputTokens = OutputTokens()
     chunks: int | None = None  # prefill slices
     steps: int | None = None  # decode steps
     preemptions: int | None = None
     ttft_any_s: float | None = None
     ttft_visible_s: float | None = None
     tpot_s: float | None = None  # (last - first token) / (output - 1); None under 2 tokens
-    itl: InterTokenLatency = field(default_factory=InterTokenLatency)
+    itl: InterTokenLatency = InterTokenLatency()
     prefill_tok_s: float | None = None  # new tokens / prefill time; None under 32 new tokens
     decode_tok_s: float | None = None  # (output - 1) / decode time
     tokens_per_step: float | None = None
@@ -141,12 +142,12 @@ class RequestRecord:
     decode_ceiling_tok_s: float | None = None
     predicted_prefill_s: float | None = None
     predicted_decode_s: float | None = None
-    cache: CacheOutcome = field(default_factory=CacheOutcome)
-    speculation: Speculation = field(default_factory=Speculation)
+    cache: CacheOutcome = CacheOutcome()
+    speculation: Speculation = Speculation()
     # rates as a foreign engine printed them
     reported: dict[str, float] = field(default_factory=dict)
     finish: str | None = None
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter = Meter()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in field order, ready for JSON."""
