@@ -120,7 +120,7 @@ def test_errors_become_the_clients_own(client: openai.OpenAI) -> None:
     assert refused.value.param == "temperature"
     with pytest.raises(openai.BadRequestError, match="unknown parameter"):
         client.chat.completions.create(model="tiny", messages=USER, extra_body={"foo": 1})
-    with pytest.raises(openai.BadRequestError, match="tools"):
+    with pytest.raises(openai.BadRequestError, match="tool calls"):
         client.chat.completions.create(
             model="tiny",
             messages=USER,

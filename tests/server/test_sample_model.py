@@ -100,10 +100,10 @@ def overheads(sample: Served, num_streams: int) -> dict[str, float]:
     """Return how much later the client is than the engine, in ms."""
     load = Load(
         model="tiny",
-        num_requests=max(3 * num_streams, 12),
+        num_requests=max(num_streams, 8),
         concurrency=num_streams,
         prompt_words=25,
-        max_tokens=24,
+        max_tokens=16,
         kinds=("unseen",),
     )
     sample.log.text = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -13,8 +13,18 @@ from twostroke.engine.engine import PrefillProgress
 from twostroke.errors import RequestError
 from twostroke.request import SamplingParams
 from twostroke.server.answers import Answers, Piece
-from twostroke.server.asked import Asked, asked_by, finish_name, plain_messages
+from twostroke.server.asked import Asked, asked_by, plain_messages
 from twostroke.server.body import parse
+from twostroke.server.chat_form import (
+    check_format,
+    check_tools,
+    finish_of,
+    grammar_of,
+    has_calls_in,
+    split_calls,
+    take_calls_out,
+    tool_texts_of,
+)
 from twostroke.server.error_reply import openai_error
 from twostroke.server.event_stream import sse, unless_gone
 from twostroke.server.history import ANSWER_RESERVE, MAX_SUMMARY_TOKENS, fit, transcript
@@ -25,9 +35,7 @@ from twostroke.server.route_docs import takes
 from twostroke.server.service import Prompt, Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing, usage
-
-if TYPE_CHECKING:
-    from twostroke.text.grammar import Grammar
+from twostroke.server.tool_calls import for_template
 
 router = APIRouter(tags=["openai"])
 _DONE = sse("[DONE]")
@@ -41,12 +49,13 @@ async def chat_completions(request: Request) -> Response:
     is_stream = bool(body.stream)
     asked = asked_by(request, model=body.model, user=body.user, stream=is_stream)
     _refuse_what_cannot_be(body)
+    check_tools(service, body)
     params = body.params(max_tokens=_max_tokens(body), logprobs=_num_logprobs(body))
     bounded = service.bounded(params)
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
-        grammar = await _grammar(service, body)
+        grammar = await grammar_of(service, body)
         prompt = await _prompt(asked, body, bounded.params)
         if grammar is not None and prompt.is_thinking:
             raise Unsupported(
@@ -78,40 +87,13 @@ async def chat_completions(request: Request) -> Response:
 
 
 def _refuse_what_cannot_be(body: ChatRequest) -> None:
-    if body.tools:
-        raise Unsupported("tools are not supported by this version", param="tools")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise Unsupported("tool_choice needs tools", param="tool_choice")
-    _check_format(body)
+    check_format(body)
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream", param="stream_options")
     if body.return_progress and not body.stream:
         raise RequestError("return_progress needs stream", param="return_progress")
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs", param="top_logprobs")
-
-
-def _check_format(body: ChatRequest) -> None:
-    form = body.response_format
-    if form is None or form.type == "text":
-        return
-    if body.ignore_eos:
-        raise RequestError(
-            "ignore_eos and a response_format exclude each other", param="ignore_eos"
-        )
-    has_schema = form.json_schema is not None
-    if has_schema != (form.type == "json_schema"):
-        raise RequestError(
-            "json_schema goes with the type of that name", param="response_format.json_schema"
-        )
-
-
-async def _grammar(service: Service, body: ChatRequest) -> Grammar | None:
-    """Return the grammar of the answer's form, None for text."""
-    form = body.response_format
-    if form is None or form.type == "text":
-        return None
-    return await service.grammar(form.json_schema.body if form.json_schema is not None else None)
 
 
 def _max_tokens(body: ChatRequest) -> int | None:
@@ -152,10 +134,15 @@ async def _prompt(asked: Asked, body: ChatRequest, params: SamplingParams) -> Pr
     if body.reasoning_effort is not None:
         given["reasoning_effort"] = body.reasoning_effort
     variables = template_variables(service, given)
-    messages = plain_messages(body.messages)
+    messages = [for_template(m) for m in plain_messages(body.messages)]
+    tools = None
+    if body.tools and body.tool_choice != "none":
+        tools = [t.model_dump(exclude_none=True) for t in body.tools]
 
     async def encode(some: Sequence[dict[str, Any]]) -> Prompt:
-        return await service.encode_chat(some, variables=variables, start_s=asked.start_s)
+        return await service.encode_chat(
+            some, tools=tools, variables=variables, start_s=asked.start_s
+        )
 
     if body.history in (None, "refuse"):
         return await encode(messages)
@@ -223,9 +210,12 @@ async def _whole(asked: Asked, body: ChatRequest, starting: Any) -> Response:
     finally:
         await answers.close()
     tokenizer = asked.service.tokenizer
+    tool_texts = tool_texts_of(body, count)
     choices = []
     for index in range(count):
         message: dict[str, Any] = {"role": "assistant", "content": "".join(texts[index])}
+        if tool_texts is not None:
+            take_calls_out(message, tool_texts[index])
         if thought := "".join(thoughts[index]):
             message["reasoning_content"] = thought
         end = ends[index]
@@ -233,7 +223,7 @@ async def _whole(asked: Asked, body: ChatRequest, starting: Any) -> Response:
             {
                 "index": index,
                 "message": message,
-                "finish_reason": finish_name(end.finish_reason if end else None),
+                "finish_reason": finish_of(end, has_calls="tool_calls" in message),
                 "stop_reason": end.stop_reason if end else None,
                 "logprobs": chat_logprobs(tokenizer, entries[index]) if body.logprobs else None,
             }
@@ -281,20 +271,25 @@ async def _frames(
     tokenizer = asked.service.tokenizer
     has_usage = body.stream_options is not None and body.stream_options.include_usage
     named: set[int] = set()
+    tool_texts = tool_texts_of(body, len(answers.choices))
     async for piece in answers:
         asked.take(piece)
         delta: dict[str, Any] = {}
         if piece.index not in named:
             delta["role"] = "assistant"  # with the first token, so that no meter takes it for one
-            named.add(piece.index)
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
-        if piece.text or not piece.reasoning:
-            delta["content"] = piece.text
+        text = piece.text
+        if tool_texts is not None:
+            text, calls = split_calls(tool_texts[piece.index], piece)
+            if calls:
+                delta["tool_calls"] = calls
+        if text or not (piece.reasoning or "tool_calls" in delta):
+            delta["content"] = text
         choice = {
             "index": piece.index,
             "delta": delta,
-            "finish_reason": finish_name(piece.finish_reason),
+            "finish_reason": finish_of(piece, has_calls=has_calls_in(tool_texts, piece)),
             "logprobs": chat_logprobs(tokenizer, piece.logprobs) if body.logprobs else None,
         }
         chunk: dict[str, Any] = {**head, "choices": [choice]}
@@ -302,8 +297,9 @@ async def _frames(
             choice["stop_reason"] = piece.stop_reason
             chunk["timings"] = asked.timings()
             chunk["twostroke"] = asked.report()
-        elif not (piece.text or piece.reasoning or piece.logprobs):
+        elif not (text or piece.reasoning or piece.logprobs or "tool_calls" in delta):
             continue  # held back: half a character, or what may become a stop
+        named.add(piece.index)
         if has_usage:
             chunk["usage"] = None
         yield sse(json.dumps(chunk))

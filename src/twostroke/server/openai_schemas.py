@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from twostroke.request import MAX_SEED, SamplingParams
 from twostroke.server.body import MAX_LABEL_CHARS, Body
+from twostroke.server.tool_calls import MAX_TOOLS, Tool, ToolChoice
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 Stops = str | list[str] | None
@@ -142,8 +143,8 @@ class ChatRequest(Sampling):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Label | None = None
