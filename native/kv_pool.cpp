@@ -50,8 +50,8 @@ KvPool::KvPool(const KernelTable& kernels, KvType type, int64_t num_layers, int6
       zeros_(static_cast<size_t>(num_kv_heads * head_dim)) {}
 
 KvLayer KvPool::layer(int64_t index) const {
-  uint8_t* base = memory_.data() + static_cast<size_t>(index) * num_blocks_ * block_bytes_;
-  return {type_, num_kv_heads_, head_dim_, head_bytes_, block_bytes_, base};
+  uint8_t* base = memory_.data() + index * block_bytes_;
+  return {type_, num_kv_heads_, head_dim_, head_bytes_, num_layers_ * block_bytes_, base};
 }
 
 std::vector<int32_t> KvPool::take_stale(const int32_t* ids, int64_t count) {
@@ -65,12 +65,13 @@ std::vector<int32_t> KvPool::take_stale(const int32_t* ids, int64_t count) {
 
 void KvPool::zero(int64_t index, const int32_t* ids, int64_t count) {
   const KvLayer kv = layer(index);
-  for (int64_t i = 0; i < count; i++) std::memset(kv.base + ids[i] * block_bytes_, 0, block_bytes_);
+  for (int64_t i = 0; i < count; i++)
+    std::memset(kv.base + ids[i] * kv.block_bytes, 0, block_bytes_);
 }
 
 void KvPool::copy(int64_t index, const BlockCopy& copy) {
   const KvLayer kv = layer(index);
-  std::memcpy(kv.base + copy.target * block_bytes_, kv.base + copy.source * block_bytes_,
+  std::memcpy(kv.base + copy.target * kv.block_bytes, kv.base + copy.source * kv.block_bytes,
               block_bytes_);
   for (int64_t i = copy.num_tokens; i < kBlockTokens; i++)
     kernels_.kv_append(kv, copy.target * kBlockTokens + i, zeros_.data(), zeros_.data());

@@ -1,5 +1,6 @@
-// Bytes of the paged KV cache: block ids are the caller's. Layer l, block b, head h lie at
-// base + l * layer_bytes + b * block_bytes + h * head_bytes.
+// Bytes of the paged KV cache: block ids are the caller's. Block b, layer l, head h lie at
+// base + (b * layers + l) * block_bytes + h * head_bytes: all layers of a block side by side, so
+// that a step meets few pages for the first time (a page a layer would cost it 0.2 s at once).
 #pragma once
 #include <cstddef>
 #include <cstdint>
