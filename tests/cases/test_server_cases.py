@@ -310,8 +310,8 @@ def test_t2_t3_the_reply_says_which_bound_ended_it(tiny_path: Path) -> None:
 def test_r1_r2_a_repeated_prompt_counts_whole_and_its_rate_only_what_was_computed(
     served: Served,
 ) -> None:
-    first = served.chat("word " * 100).json()
-    again = served.chat("word " * 100).json()
+    first = served.chat("measured " * 60).json()
+    again = served.chat("measured " * 60).json()
     assert again["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
     details = again["usage"]["prompt_tokens_details"]
     assert details["cached_tokens"] == again["usage"]["prompt_tokens"] - 1, "C4"

@@ -180,11 +180,15 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_memory_stays(tiny_path: Path
 def test_cors_is_off_unless_an_origin_is_named(served: Served, tiny_path: Path) -> None:
     origin = {"origin": "https://app.example"}
     assert "access-control-allow-origin" not in served.get("/v1/models", headers=origin).headers
-    with Served(tiny_path, cors_origins=("https://app.example",)) as open_server:
-        reply = open_server.get("/v1/models", headers=origin)
+    with Served(tiny_path, keys=KEYS, cors_origins=("https://app.example",)) as open_server:
+        reply = open_server.get("/v1/models", headers={**origin, **bearer(KEYS[0])})
         assert reply.headers["access-control-allow-origin"] == "https://app.example"
         other = {"origin": "https://evil.example"}
-        reply = open_server.get("/v1/models", headers=other)
+        preflight = {**origin, "access-control-request-method": "POST"}
+        path = "/v1/chat/completions"
+        assert httpx.options(open_server.url + path, headers=preflight).status_code == 200
+        assert httpx.options(open_server.url + path, headers=origin).status_code == 401
+        reply = open_server.get("/v1/models", headers={**other, **bearer(KEYS[0])})
         assert reply.headers.get("access-control-allow-origin") != "https://evil.example"
 
 

@@ -83,6 +83,7 @@ def create_app(
         limits=settings.limits,
         log=log or RequestLog(settings.log_format),
         meters=service.meters,
+        has_cors=bool(settings.cors_origins),
     )
 
 

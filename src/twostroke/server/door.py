@@ -35,6 +35,7 @@ class Door:
         limits: Limits,
         log: RequestLog,
         meters: EngineMeters,
+        has_cors: bool = False,
     ) -> None:
         self.num_inside = 0
         self._app = app
@@ -42,6 +43,7 @@ class Door:
         self._limits = limits
         self._log = log
         self._meters = meters
+        self._has_cors = has_cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or refuse it."""
@@ -83,7 +85,7 @@ class Door:
             Unauthorized: no valid key. TooManyRequests: as many as allowed are inside.
         """
         path: str = scope["path"]
-        if path == OPEN_ROUTE:
+        if path == OPEN_ROUTE or (self._has_cors and _is_preflight(scope)):
             return Caller()
         caller = self._keys.caller(scope["headers"])
         if self.num_inside > self._limits.max_concurrency and not path.startswith(_UNCOUNTED):
@@ -102,3 +104,10 @@ class Door:
         self._meters.replies[facts.route, str(facts.status or "gone")] += 1
         if is_counted:
             self._log.write(facts)
+
+
+def _is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks if it may ask: it never sends a key with that."""
+    names = {name for name, _ in scope["headers"]}
+    wanted = {b"origin", b"access-control-request-method"}
+    return scope["method"] == "OPTIONS" and wanted <= names
