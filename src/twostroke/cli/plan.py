@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from twostroke.cli.fit_machine import with_stored_fit
 from twostroke.cli.options import Json, PrefillChunk, parse_bytes
 from twostroke.cli.target_options import (
     UNKNOWN_EXIT,
@@ -128,6 +129,7 @@ def command(
         device, num_devices=num_devices, bandwidth=bandwidth, flops=flops, memory=memory
     )
     kv = kv_format(kv_type or "bf16")
+    target = with_stored_fit(planned, target, kv)
     setup = _setup(planned, target, kv, rules, prefill_chunk, flash_attention)
     shape = planned.shape
     if setup.rules is Rules.TWOSTROKE and planned.path is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from twostroke.cli import fit_machine
+from twostroke.cli.fit_machine import with_stored_fit
 from twostroke.cli.options import Json, PrefillChunk, Threads
 from twostroke.cli.plan import planned_model
 from twostroke.cli.target_options import (
@@ -20,12 +23,13 @@ from twostroke.cli.target_options import (
 )
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
-from twostroke.physics.kv_format import kv_format
+from twostroke.physics.kv_format import KvFormat, kv_format
 from twostroke.physics.predict import split_by_rates
 from twostroke.planner.fit import Setup
 from twostroke.planner.memory import Rules
-from twostroke.planner.models import ShapeFlags
+from twostroke.planner.models import PlannedModel, ShapeFlags
 from twostroke.planner.plan import Plan, make_ask, make_plan
+from twostroke.planner.target import Target
 
 _FLAG = typer.Option
 
@@ -51,11 +55,14 @@ def command(
     decode_rate: Annotated[
         float | None, _FLAG("--decode-rate", help="Known decode speed in tok/s; no MODEL then.")
     ] = None,
+    calibrate: Annotated[
+        bool, _FLAG("--calibrate", help="First run MODEL at a few lengths and fit this machine.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Predict the wait of one request in its two phases, with the interval and its sources.
 
-    Exit code: 0 predicted, 3 unknown (this machine was never measured: `twostroke bench` does).
+    Exit code: 0 predicted, 3 unknown (this machine was never measured: --calibrate does).
 
     \b
     Examples:
@@ -70,6 +77,10 @@ def command(
     planned = planned_model(model, ShapeFlags())
     target = target_of(device, bandwidth=bandwidth, flops=flops, memory=memory, threads=threads)
     kv = kv_format(kv_type)
+    if calibrate:
+        target = _calibrated(planned, target, kv, threads, prefill_chunk)
+    else:
+        target = with_stored_fit(planned, target, kv)
     is_ours = planned.runs_here and target.kind in ("cpu", "unknown") and kv.is_ours
     rules = Rules.TWOSTROKE if is_ours else Rules.ANY
     ask = make_ask(prompt=prompt_tokens, output=max_tokens, cached=cached, concurrency=batch)
@@ -81,6 +92,16 @@ def command(
         _print(plan)
     if plan.prediction is None or plan.prediction.total is None:
         raise typer.Exit(UNKNOWN_EXIT)
+
+
+def _calibrated(
+    planned: PlannedModel, target: Target, kv: KvFormat, threads: int | None, chunk: int
+) -> Target:
+    """Return the target with a speed fitted now to this model on this machine."""
+    if not (target.is_here and planned.runs_here and planned.path and kv.is_ours):
+        raise ConfigError("--calibrate needs a local model that runs on this machine")
+    speed = fit_machine.calibrate(planned.path, kv.name, threads=threads, chunk=chunk)
+    return replace(target, speed=speed)
 
 
 def document(plan: Plan) -> dict[str, Any]:

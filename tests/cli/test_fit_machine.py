@@ -1,0 +1,95 @@
+"""Fits that were stored are used by plan and predict; broken ones are not; measuring makes one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.physics.test_fit import steps
+from tests.tiny_models import write_tiny
+from twostroke.backend.calibrate import cpu_name
+from twostroke.cli.fit_machine import fit_path, stored_fit
+from twostroke.cli.main import invoke
+from twostroke.physics.fit import fit_speed
+from twostroke.physics.hardware import MachineProfile
+
+PROFILE = MachineProfile(
+    cpu=cpu_name(),
+    kernel_set="avx512",
+    threads=2,
+    int8_ops_per_s=9e11,
+    bf16_flops_per_s=4.6e11,
+    fp32_flops_per_s=2.3e11,
+    bandwidth=((1 << 20, 1e11), (1 << 30, 3.4e10)),
+)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TWOSTROKE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps(PROFILE.to_dict()))
+    path = tmp_path / "tiny.gguf"
+    write_tiny(path, "llama")
+    return path
+
+
+def predict(capsys: pytest.CaptureFixture[str], model: Path, *flags: str) -> dict[str, Any]:
+    code = invoke(["predict", str(model), "-p", "100", "-n", "20", "--json", *flags])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    found: dict[str, Any] = json.loads(captured.out)
+    return found
+
+
+def test_a_stored_fit_wins_over_assumed_shares(
+    capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
+    before = predict(capsys, model)
+    assert before["device"]["speed"]["efficiency"]["compute"]["source"] == "assumed"
+    fit = fit_speed(PROFILE, steps())
+    assert fit is not None
+    path = fit_path(model, "bf16", PROFILE)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(fit.to_dict()))
+    after = predict(capsys, model)
+    assert after["device"]["speed"]["source"] == "fitted"
+    assert after["device"]["speed"]["num_steps"] == len(steps())
+    assert after["total_s"] != before["total_s"]
+    other_kv = predict(capsys, model, "--kv-type", "q8")
+    assert other_kv["device"]["speed"]["source"] == "measured"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 50_000, "x" * 100_000])
+def test_a_broken_fit_counts_as_none(model: Path, text: str) -> None:
+    path = fit_path(model, "bf16", PROFILE)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert stored_fit(model, "bf16", PROFILE) is None
+
+
+def test_calibrate_is_refused_where_it_cannot_run(
+    capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
+    assert invoke(["predict", str(model), "--calibrate", "--device", "h100"]) == 2
+    assert invoke(["predict", str(model), "--calibrate", "--kv-type", "q8_0"]) == 2
+    assert "--calibrate needs a local model" in capsys.readouterr().err
+
+
+@pytest.mark.weights
+def test_calibrating_measures_fits_and_remembers(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    smollm2_path: Path,
+) -> None:
+    monkeypatch.setenv("TWOSTROKE_CACHE", str(tmp_path))
+    found = predict(capsys, smollm2_path, "--calibrate")
+    assert found["device"]["speed"]["source"] == "fitted"
+    assert found["intervals"]["total_s"]["low"] < found["total_s"]
+    again = predict(capsys, smollm2_path)
+    assert again["total_s"] == found["total_s"]
