@@ -324,7 +324,7 @@ def test_r1_r2_a_repeated_prompt_counts_whole_and_its_rate_only_what_was_compute
 
 
 def test_r6_r7_usage_comes_only_when_asked_last_and_without_choices(served: Served) -> None:
-    base = {"messages": USER, "max_tokens": 3, "stream": True}
+    base = {"messages": USER, "max_tokens": 3, "stream": True, "ignore_eos": True}
     with served.stream("/v1/chat/completions", base) as stream:
         assert not any("usage" in e for e in events(stream) if e != "[DONE]")
     body = {**base, "stream_options": {"include_usage": True}}
@@ -452,6 +452,16 @@ def test_z1_a_templates_refusal_is_400_with_its_message_and_turn(tiny_path: Path
         assert reply.status_code == 400
         assert "roles must alternate" in error_of(reply)["message"]
         assert "message 2" in error_of(reply)["message"]
+
+
+def test_a_developer_message_is_a_system_message_where_the_template_knows_no_other(
+    served: Served,
+) -> None:
+    def ids(role: str) -> list[int]:
+        body = {"messages": [{"role": role, "content": "Be brief."}, *USER]}
+        return served.post("/tokenize", body).json()["tokens"]
+
+    assert ids("developer") == ids("system")
 
 
 def test_z5_control_text_of_a_user_stays_text(served: Served) -> None:

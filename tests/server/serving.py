@@ -23,6 +23,7 @@ from twostroke.config import EngineConfig
 from twostroke.events import Observer
 from twostroke.server.app import create_app
 from twostroke.server.request_log import RequestLog
+from twostroke.server.run import KEEP_ALIVE_S
 from twostroke.server.service import Loaded, Service, State
 from twostroke.server.settings import Limits, ServerSettings
 from twostroke.text.chat import ChatTemplate
@@ -105,6 +106,7 @@ class Served:
                 http="h11",
                 ws="none",
                 timeout_graceful_shutdown=2,
+                timeout_keep_alive=KEEP_ALIVE_S,
             )
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))

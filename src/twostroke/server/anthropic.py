@@ -16,9 +16,10 @@ from twostroke.server.asked import Asked, asked_by
 from twostroke.server.body import parse
 from twostroke.server.error_reply import anthropic_error
 from twostroke.server.event_stream import sse, unless_gone
+from twostroke.server.prompts import Prompt
 from twostroke.server.refusals import Unsupported
 from twostroke.server.route_docs import takes
-from twostroke.server.service import Prompt, Service
+from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing
 
@@ -31,7 +32,7 @@ async def count_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await parse(request, CountRequest, service.limits)
     asked = asked_by(request, model=body.model, user=None, stream=False)
-    prompt = await service.encode_chat(body.conversation(), start_s=asked.start_s)
+    prompt = await service.prompts.encode_chat(body.conversation(), start_s=asked.start_s)
     return JSONResponse({"input_tokens": prompt.num_tokens})
 
 
@@ -48,7 +49,7 @@ async def messages(request: Request) -> Response:
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
-        prompt = await service.encode_chat(body.conversation(), start_s=asked.start_s)
+        prompt = await service.prompts.encode_chat(body.conversation(), start_s=asked.start_s)
         started = await service.answer(
             asked.facts.id, [prompt], bounded.params, caller=asked.caller
         )

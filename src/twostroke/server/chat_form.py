@@ -68,11 +68,13 @@ async def grammar_of(service: Service, body: ChatRequest) -> Grammar | None:
     """Return the grammar of the answer's form, None for text."""
     demanded = forced_schema(body.tools or [], body.tool_choice)
     if demanded is not None:
-        return await service.grammar(demanded)
+        return await service.prompts.grammar(demanded)
     form = body.response_format
     if form is None or form.type == "text":
         return None
-    return await service.grammar(form.json_schema.body if form.json_schema is not None else None)
+    return await service.prompts.grammar(
+        form.json_schema.body if form.json_schema is not None else None
+    )
 
 
 def take_calls_out(message: dict[str, Any], tool_text: ToolText) -> None:

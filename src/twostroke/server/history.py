@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twostroke.errors import ContextTooLong
-from twostroke.server.service import Prompt
+from twostroke.server.prompts import Prompt
 
 Message = dict[str, Any]
 Encode = Callable[[Sequence[Message]], Awaitable[Prompt]]

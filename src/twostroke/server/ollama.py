@@ -19,8 +19,9 @@ from twostroke.server.body import parse
 from twostroke.server.error_reply import ollama_error
 from twostroke.server.event_stream import unless_gone
 from twostroke.server.ollama_schemas import OllamaChatRequest, OllamaGenerateRequest
+from twostroke.server.prompts import Prompt
 from twostroke.server.route_docs import takes
-from twostroke.server.service import Prompt, Service
+from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import ollama_durations, server_timing
 
@@ -43,7 +44,7 @@ async def chat(request: Request) -> Response:
     messages = [m.model_dump(exclude_none=True) for m in body.messages]
 
     async def encode() -> Prompt:
-        return await service.encode_chat(messages, start_s=asked.start_s)
+        return await service.prompts.encode_chat(messages, start_s=asked.start_s)
 
     return await _reply(request, asked, params, encode, _message, body.format)
 
@@ -60,10 +61,10 @@ async def generate(request: Request) -> Response:
 
     async def encode() -> Prompt:
         if body.raw or not service.loaded.model.has_template:
-            return await service.encode_text(body.prompt, start_s=asked.start_s)
+            return await service.prompts.encode_text(body.prompt, start_s=asked.start_s)
         system = [{"role": "system", "content": body.system}] if body.system else []
         messages = [*system, {"role": "user", "content": body.prompt}]
-        return await service.encode_chat(messages, start_s=asked.start_s)
+        return await service.prompts.encode_chat(messages, start_s=asked.start_s)
 
     return await _reply(request, asked, params, encode, _response, body.format)
 
@@ -97,7 +98,7 @@ async def _reply(
     async def answers() -> Answers:
         grammar = None
         if form:
-            grammar = await service.grammar(form if isinstance(form, dict) else None)
+            grammar = await service.prompts.grammar(form if isinstance(form, dict) else None)
         prompt = await encode()
         started = await service.answer(
             asked.facts.id, [prompt], bounded.params, caller=asked.caller, grammar=grammar

@@ -30,9 +30,10 @@ from twostroke.server.event_stream import sse, unless_gone
 from twostroke.server.history import ANSWER_RESERVE, MAX_SUMMARY_TOKENS, fit, transcript
 from twostroke.server.logprobs import chat_logprobs
 from twostroke.server.openai_schemas import ChatRequest
+from twostroke.server.prompts import Prompt
 from twostroke.server.refusals import Unsupported
 from twostroke.server.route_docs import takes
-from twostroke.server.service import Prompt, Service
+from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing, usage
 from twostroke.server.tool_calls import for_template
@@ -140,7 +141,7 @@ async def _prompt(asked: Asked, body: ChatRequest, params: SamplingParams) -> Pr
         tools = [t.model_dump(exclude_none=True) for t in body.tools]
 
     async def encode(some: Sequence[dict[str, Any]]) -> Prompt:
-        return await service.encode_chat(
+        return await service.prompts.encode_chat(
             some, tools=tools, variables=variables, start_s=asked.start_s
         )
 
@@ -173,7 +174,7 @@ async def _summary(asked: Asked, messages: Sequence[dict[str, Any]]) -> str:
     prompt, _ = await fit(
         messages,
         policy="drop_oldest",
-        encode=service.encode_chat,
+        encode=service.prompts.encode_chat,
         summarise=no_summary,
         room=service.loaded.engine.scheduler.max_prompt_tokens(params),
         predicted_s=service.predicted_prefill_s,

@@ -19,9 +19,10 @@ from twostroke.server.error_reply import openai_error
 from twostroke.server.event_stream import sse, unless_gone
 from twostroke.server.logprobs import completion_logprobs
 from twostroke.server.openai_schemas import CompletionRequest
+from twostroke.server.prompts import Prompt
 from twostroke.server.refusals import Unsupported
 from twostroke.server.route_docs import takes
-from twostroke.server.service import Prompt, Service
+from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing, usage
 
@@ -88,7 +89,7 @@ async def _prompts(service: Service, body: CompletionRequest, start_s: float) ->
     prompts = []
     for prompt in many:
         if isinstance(prompt, str):
-            prompts.append(await service.encode_text(prompt, start_s=start_s))
+            prompts.append(await service.prompts.encode_text(prompt, start_s=start_s))
         else:
             service.check_prompt_ids(prompt)
             prompts.append(Prompt(Encoded(token_ids=tuple(prompt), init_s=0.0)))

@@ -72,10 +72,12 @@ async def tokenize(request: Request) -> Response:
                 "add_special and parse_special go with content; a template decides by itself",
                 param="messages",
             )
-        prompt = await service.encode_chat(plain_messages(body.messages), start_s=asked.start_s)
+        prompt = await service.prompts.encode_chat(
+            plain_messages(body.messages), start_s=asked.start_s
+        )
         ids = list(prompt.encoded.token_ids)
     else:
-        ids = await service.tokenize(
+        ids = await service.prompts.tokenize(
             body.content or "", add_special=body.add_special, parse_special=body.parse_special
         )
     reply: dict[str, Any] = {

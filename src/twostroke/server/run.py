@@ -24,6 +24,9 @@ from twostroke.server.service import Service, State
 # The engine's thread and the event loop share the interpreter. At its default of 5 ms either can
 # hold the other up by that much at every token.
 SWITCH_INTERVAL_S = 0.0005
+# Longer than clients keep idle connections (5 s is usual): who closes first must not be the server,
+# or a request that crosses the close on its way is lost.
+KEEP_ALIVE_S = 75
 _POLL_S = 0.05
 _FLUSH_S = 2.0  # for answers that were ended to reach their readers
 
@@ -115,6 +118,7 @@ def serve(service: Service, keys: Sequence[str] = ()) -> None:
         access_log=False,
         server_header=False,
         h11_max_incomplete_event_size=limits.max_header_bytes,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(_FLUSH_S) + 1,
         lifespan="on",
     )

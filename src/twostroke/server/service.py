@@ -5,43 +5,37 @@ Knows no HTTP. Template and tokeniser run in threads of their own, never in the 
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twostroke.build import LoadedModel
 from twostroke.config import EngineConfig
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine, PrefillProgress
-from twostroke.errors import ContextTooLong, RequestError, TemplateError, TwoStrokeError
+from twostroke.errors import RequestError, TwoStrokeError
 from twostroke.events import Observer
-from twostroke.llm import Encoded
 from twostroke.request import Request, SamplingParams
-from twostroke.server.answer_text import CLOSE_TAG, OPEN_TAG, PlainText, ReasoningText
+from twostroke.server.answer_text import PlainText, ReasoningText
 from twostroke.server.answers import Answers, Choice
 from twostroke.server.auth import Caller
 from twostroke.server.metrics import EngineMeters
+from twostroke.server.prompts import Prompt, Prompts
 from twostroke.server.refusals import (
-    GrammarTimeout,
     NotReady,
-    TooLarge,
     TooManyRequests,
     UnknownModel,
 )
 from twostroke.server.settings import ServerSettings
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.text.worker import TemplateWorkers
 
 if TYPE_CHECKING:
-    from twostroke.text.grammar import Grammar, GrammarCompiler
+    from twostroke.text.grammar import Grammar
 
-NUM_TEXT_THREADS = 2
 _MAX_SEED = 2**53  # what every JSON reader keeps exactly
 
 
@@ -68,19 +62,6 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """An encoded prompt; is_thinking: the template has opened the reasoning part already."""
-
-    encoded: Encoded
-    is_thinking: bool = False
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.encoded.token_ids)
-
-
-@dataclass(frozen=True, slots=True)
 class Bounded:
     """Parameters after the server's own limits. bound: where max_tokens came from."""
 
@@ -99,14 +80,9 @@ class Service:
         self.meters = EngineMeters(settings.names[0])
         self._loader = loader
         self._numbers = itertools.count()
-        self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="twostroke-text")
-        self._grammar_threads = ThreadPoolExecutor(1, thread_name_prefix="twostroke-grammar")
-        self._compiler: GrammarCompiler | None = None  # its thread's alone
         self._loaded: Loaded | None = None
         self._engine: AsyncEngine | None = None
-        self._templates: TemplateWorkers | None = None
-        self._has_reasoning = False
-        self._longest_token = 1
+        self._prompts: Prompts | None = None
         self._num_open = 0  # answers handed over and not ended
 
     # Life
@@ -120,14 +96,8 @@ class Service:
         try:
             loaded = self._loader(self.meters)
             self._loaded = loaded
-            tokenizer: Tokenizer = loaded.model.tokenizer
-            tokenizer.build_library()
-            self._longest_token = max(
-                max(len(tokenizer.token_bytes(i, with_control=True)), 1)
-                for i in range(tokenizer.vocab_size)
-            )
-            if loaded.model.has_template:
-                self._start_templates(loaded)
+            self._prompts = Prompts(loaded.model, self.limits, self.max_model_len)
+            self._prompts.start()
             loaded.engine.warm_up()
             self._engine = AsyncEngine(loaded.engine)
             self.meters.watch(loaded.engine.scheduler, self._engine)
@@ -137,14 +107,6 @@ class Service:
             raise
         if self.state is State.LOADING:
             self.state = State.READY
-
-    def _start_templates(self, loaded: Loaded) -> None:
-        template = loaded.model.template
-        self._has_reasoning = CLOSE_TAG in template.source
-        self._templates = TemplateWorkers(
-            template, loaded.model.tokenizer, deadline_s=self.limits.render_timeout_s
-        )
-        self._templates.start()
 
     def begin_drain(self) -> None:
         """Take no new requests from now on; those in flight go on."""
@@ -156,16 +118,20 @@ class Service:
         self.state = State.ENDED
         if self._engine is not None:
             self._engine.shutdown()
-        if self._templates is not None:
-            self._templates.close()
-        for threads in (self._threads, self._grammar_threads):
-            threads.shutdown(wait=False, cancel_futures=True)
+        if self._prompts is not None:
+            self._prompts.close()
 
     @property
     def engine(self) -> AsyncEngine:
         """The engine; only when the model is loaded."""
         assert self._engine is not None
         return self._engine
+
+    @property
+    def prompts(self) -> Prompts:
+        """The text side, after `check_ready` has let a request in."""
+        assert self._prompts is not None
+        return self._prompts
 
     def check_ready(self) -> None:
         """Refuse new work unless the model is loaded and the server means to stay.
@@ -252,129 +218,6 @@ class Service:
     def predicted_prefill_s(self, num_tokens: int) -> float | None:
         """Return the predicted time of prefilling so many tokens alone, None while unknown."""
         return self.loaded.engine.scheduler.predicted_prefill_s(0, num_tokens)
-
-    # Prompts
-
-    async def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        start_s: float | None = None,
-    ) -> Prompt:
-        """Render and tokenise a conversation.
-
-        Raises:
-            TemplateError: no template, refused, or too slow. RequestError: malformed messages.
-            TooLarge, ContextTooLong: by bytes alone it cannot fit.
-        """
-        start_s = time.monotonic() if start_s is None else start_s
-        if len(messages) > self.limits.max_messages:
-            raise RequestError(
-                "too many messages",
-                value=len(messages),
-                limit=f"max_messages {self.limits.max_messages}",
-                param="messages",
-            )
-        loaded = self.loaded
-        if self._templates is None:
-            raise TemplateError(
-                "this model brings no chat template, so it cannot take chat messages",
-                remedy="Use /v1/completions with plain text.",
-            )
-        templates = self._templates
-
-        def work() -> Prompt:
-            rendered = templates.render(messages, tools=tools, **(variables or {}))
-            text = rendered.text
-            self._check_length(text)
-            ids, spans = loaded.model.encode_rendered(rendered)
-            encoded = Encoded(token_ids=ids, spans=spans, init_s=time.monotonic() - start_s)
-            return Prompt(encoded, self._has_reasoning and text.rstrip().endswith(OPEN_TAG))
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    async def encode_text(self, text: str, *, start_s: float | None = None) -> Prompt:
-        """Tokenise a raw prompt, BOS as the tokenizer says.
-
-        Raises:
-            RequestError, TooLarge, ContextTooLong: it cannot be tokenised or cannot fit.
-        """
-        start_s = time.monotonic() if start_s is None else start_s
-        tokenizer = self.tokenizer
-        self._check_length(text)
-
-        def work() -> Prompt:
-            ids = tuple(tokenizer.encode(text, add_special=True))
-            return Prompt(Encoded(token_ids=ids, init_s=time.monotonic() - start_s))
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the ids of a text. Raises as `encode_text`."""
-        tokenizer = self.tokenizer
-        self._check_bytes(text)
-
-        def work() -> list[int]:
-            return tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    async def grammar(self, schema: Mapping[str, Any] | None) -> Grammar:
-        """Return the grammar of a JSON schema, or of any JSON object, compiled off the event loop.
-
-        Raises:
-            InvalidGrammar: it cannot be matched, or not be compiled in time.
-        """
-        model = self.loaded.model
-
-        def work() -> Grammar:
-            from twostroke.text.grammar import GrammarCompiler
-
-            if self._compiler is None:
-                self._compiler = GrammarCompiler(
-                    model.tokenizer, model.config.vocab_size, model.end_token_ids
-                )
-            compiler = self._compiler
-            return compiler.json_object() if schema is None else compiler.json_schema(schema)
-
-        compiling = asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
-        try:
-            return await asyncio.wait_for(compiling, self.limits.grammar_timeout_s)
-        except asyncio.TimeoutError:
-            raise GrammarTimeout(
-                "the grammar took too long to compile",
-                limit=f"grammar_timeout_s {self.limits.grammar_timeout_s:g}",
-                param="response_format",
-            ) from None
-
-    def _check_length(self, text: str) -> None:
-        """Refuse by bytes alone what no tokenizer could make fit."""
-        num_bytes = self._check_bytes(text)
-        least = -(-num_bytes // self._longest_token)
-        if least > self.max_model_len:
-            raise ContextTooLong(
-                "the prompt cannot fit the context",
-                value=f"{num_bytes} bytes, at least {least} tokens",
-                limit=f"{self.max_model_len} tokens",
-                remedy="Shorten the prompt.",
-                param="prompt",
-            )
-
-    def _check_bytes(self, text: str) -> int:
-        limit = self.limits.max_prompt_bytes
-        num_bytes = len(text)
-        if num_bytes <= limit:
-            num_bytes = len(text.encode("utf-8", "surrogatepass"))
-        if num_bytes > limit:
-            raise TooLarge(
-                "the prompt is too large",
-                value=f"{num_bytes} bytes",
-                limit=f"max_prompt_bytes {limit}",
-                param="prompt",
-            )
-        return num_bytes
 
     # Answers
 
@@ -526,6 +369,6 @@ class Service:
 
     def _text(self, prompt: Prompt, params: SamplingParams) -> PlainText | ReasoningText:
         tokenizer = self.tokenizer
-        if self._has_reasoning and prompt.encoded.spans:
+        if self.prompts.has_reasoning and prompt.encoded.spans:
             return ReasoningText(tokenizer, params.stop, is_open=prompt.is_thinking)
         return PlainText(tokenizer, params.stop)
