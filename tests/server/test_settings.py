@@ -12,6 +12,12 @@ from twostroke.server.auth import read_keys
 from twostroke.server.settings import Limits, ServerSettings
 
 
+def test_it_listens_to_this_machine_only_and_to_no_foreign_page_by_default() -> None:
+    settings = ServerSettings(names=("m",))
+    assert settings.host == "127.0.0.1" and settings.cors_origins == ()
+    assert settings.cache_scope == "key"
+
+
 def test_limits_are_read_by_name() -> None:
     limits = parse_limits(["max_choices=3", "drain_s=0.5", "max_output_tokens=9"])
     assert (limits.max_choices, limits.drain_s, limits.max_output_tokens) == (3, 0.5, 9)
