@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from twostroke.cli.main import app
+from twostroke.cli.main import make_app
 from twostroke.config import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ def test_the_readme_shows_commands() -> None:
 )
 def test_a_command_that_is_shown_has_only_flags_that_exist(line: str) -> None:
     words = shlex.split(line)
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(make_app())
     verb = command.commands[words[1]]  # type: ignore[attr-defined]
     known = {flag for p in verb.params for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
     used = {word.split("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word)}

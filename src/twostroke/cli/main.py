@@ -7,34 +7,29 @@ Exit codes: 0 done, 1 failure or finding, 2 usage, 3 unknown, 130 interrupted.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 
 import typer
 
 from twostroke import __version__
-from twostroke.cli import bench, chat, doctor, perplexity, plan, predict, pull, rm, run, serve, show
-from twostroke.cli import list as list_models
 from twostroke.errors import TwoStrokeError
 
-app = typer.Typer(
-    name="twostroke",
-    help="Run open-weight models and see where the time goes: prefill, then decode.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.command)
-app.command("chat")(chat.command)
-app.command("serve")(serve.command)
-app.command("bench")(bench.command)
-app.command("perplexity")(perplexity.command)
-app.command("pull")(pull.command)
-app.command("list")(list_models.command)
-app.command("show")(show.command)
-app.command("rm")(rm.command)
-app.command("doctor")(doctor.command)
-app.command("plan")(plan.command)
-app.command("predict")(predict.command)
+# Verb -> module. Only the verb that is called is imported: the first token waits for every import.
+VERBS = {
+    "run": "twostroke.cli.run",
+    "chat": "twostroke.cli.chat",
+    "serve": "twostroke.cli.serve",
+    "bench": "twostroke.cli.bench",
+    "perplexity": "twostroke.cli.perplexity",
+    "pull": "twostroke.cli.pull",
+    "list": "twostroke.cli.list",
+    "show": "twostroke.cli.show",
+    "rm": "twostroke.cli.rm",
+    "doctor": "twostroke.cli.doctor",
+    "plan": "twostroke.cli.plan",
+    "predict": "twostroke.cli.predict",
+}
 
 
 def _version(value: bool) -> None:
@@ -43,8 +38,7 @@ def _version(value: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
-def root(
+def _root(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
     ),
@@ -52,10 +46,27 @@ def root(
     """Run open-weight models and see where the time goes: prefill, then decode."""
 
 
+def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """Return the command with some of its verbs; importing them is what takes time."""
+    app = typer.Typer(
+        name="twostroke",
+        help="Run open-weight models and see where the time goes: prefill, then decode.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for verb in verbs:
+        app.command(verb)(import_module(VERBS[verb]).command)
+    return app
+
+
 def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code; never raises for a user's mistake."""
+    named = [verb for verb in arguments[:1] if verb in VERBS]
     try:
-        app(arguments)
+        make_app(named or VERBS)(arguments)
     except TwoStrokeError as error:
         print(f"twostroke: {error}", file=sys.stderr)
         return error.exit_code
