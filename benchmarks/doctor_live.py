@@ -6,7 +6,9 @@ stable    the prompt's head stays as it is: the server's prefix cache works
 cold      a front end puts a time stamp before every prompt: the cache never hits
 taken     other processes take the CPU
 
-    python benchmarks/doctor_live.py --server-python PATH --model FILE.gguf [--out FILE.jsonl]
+    python benchmarks/doctor_live.py [--server-python PATH] --model FILE.gguf [--out FILE.jsonl]
+
+Without --server-python our own server is asked.
 
 Prints each page and, last, one JSON line a condition with the codes found and expected. The
 machine should be quiet: its load before each condition is printed. Where others take it anyway,
@@ -45,11 +47,22 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start_server(python: str, model: str, threads: int) -> tuple[subprocess.Popen[bytes], int]:
-    """Start llama-cpp-python's server and wait until it answers."""
-    port = free_port()
+def server_command(python: str | None, model: str, threads: int, port: int) -> list[str]:
+    """Return how to start llama-cpp-python's server, or our own where no Python is given."""
+    if python is None:
+        flags = ["--port", str(port), "--threads", str(threads)]
+        return [sys.executable, "-m", "twostroke", "serve", model, *flags]
     command = [python, "-m", "llama_cpp.server", "--model", model, "--port", str(port)]
-    command += ["--n_ctx", "8192", "--n_threads", str(threads), "--n_threads_batch", str(threads)]
+    flags = ["--n_ctx", "8192", "--n_threads", str(threads), "--n_threads_batch", str(threads)]
+    return [*command, *flags]
+
+
+def start_server(
+    python: str | None, model: str, threads: int
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a server and wait until it answers."""
+    port = free_port()
+    command = server_command(python, model, threads, port)
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and server.poll() is None:
@@ -168,7 +181,7 @@ def wait_for_quiet(limit_s: float, busy: float) -> None:
 def main() -> int:
     """Run all conditions on fresh servers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--server-python", required=True)
+    parser.add_argument("--server-python", help="left out: our own server is asked")
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompt-tokens", type=int, default=2000)
