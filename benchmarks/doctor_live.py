@@ -92,8 +92,11 @@ class StampingFrontEnd(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Pass a generation on, its prompt stamped."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        stamp = f"[{time.time_ns()}] "
         for message in body.get("messages", []):
-            message["content"] = f"[{time.time_ns()}] {message['content']}"
+            message["content"] = stamp + message["content"]
+        if "prompt" in body:
+            body["prompt"] = stamp + body["prompt"]
         self._pass_on("POST", json.dumps(body))
 
     def _pass_on(self, method: str, body: str | None) -> None:
