@@ -24,9 +24,7 @@ MARGIN_BOUND = 2 * LOGIT_BOUND  # both tokens may move: beyond it the top token 
 # Issue A asks for 0.5 %. It holds on the first 512 and 1,024 tokens; on all 4,096 SmolLM2 is at
 # +0.63 % on avx512 (llama.cpp: +0.62 %), so that figure is reported as missed, not tested here.
 PERPLEXITY_BOUND = 0.005
-# One window of Gemma 3 swings by 1 % either way with the rounding of activations; over four the
-# worst measured is +0.90 % (avx512; avx2 -0.06 %).
-GEMMA_PERPLEXITY_BOUND = 0.01
+# Gemma 3 is scored on all 4,096 tokens; avx512 misses the bound there (+0.90 %) and its test fails.
 
 
 def logits_of(model: NativeModel, ids: list[int]) -> np.ndarray:
@@ -81,7 +79,7 @@ def check(path: Path, kernel_set: str, num_scored: int, bound: float = PERPLEXIT
         windows = [scored["ids"][i : i + scored["window"]] for i in starts]
         ours = np.mean([nll_of(model, ids) for ids in windows])
         expected = np.mean(scored["window_nll"][: len(windows)])
-    assert abs(np.expm1(ours - expected)) <= bound
+    assert abs(np.expm1(ours - expected)) <= PERPLEXITY_BOUND
 
 
 def nll_of(model: NativeModel, ids: list[int]) -> float:
@@ -98,7 +96,7 @@ def test_smollm2_equals_transformers_within_the_bounds(smollm2_path: Path, kerne
 @pytest.mark.models
 @pytest.mark.parametrize("kernel_set", [name for name in KERNEL_SETS if name != "scalar"])
 def test_gemma3_equals_transformers_within_the_bounds(gemma3_path: Path, kernel_set: str) -> None:
-    check(gemma3_path, kernel_set, 4096, GEMMA_PERPLEXITY_BOUND)
+    check(gemma3_path, kernel_set, 4096)
 
 
 @pytest.mark.models
