@@ -56,7 +56,7 @@ def check_last(logits: np.ndarray, record: dict[str, Any]) -> None:
         assert error <= LOGIT_BOUND * record["spread"]
 
 
-def check(path: Path, kernel_set: str, num_scored: int, bound: float = PERPLEXITY_BOUND) -> None:
+def check(path: Path, kernel_set: str, num_scored: int) -> None:
     file, config, weights = open_model(path)
     with file:
         model = make_model(
