@@ -109,7 +109,7 @@ def test_every_number_is_checked(served: Served, name: str, values: list[str]) -
 
 def test_a_parameter_is_honoured_or_refused_never_ignored(served: Served) -> None:
     for fields in (
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tools": [{"type": "web_search"}]},
         {"tool_choice": "required"},
         {"response_format": {"type": "json_schema", "json_schema": {}}},
         {"store": True},
@@ -132,6 +132,7 @@ def test_a_parameter_is_honoured_or_refused_never_ignored(served: Served) -> Non
         {"response_format": {"type": "text"}},
         {"response_format": {"type": "json_object"}},
         {"tools": []},
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"store": False},
         {"user": "someone"},
         {"max_tokens": 4, "max_completion_tokens": 4},

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from twostroke.server.request_log import RequestLog
 from twostroke.server.run import KEEP_ALIVE_S
 from twostroke.server.service import Loaded, Service, State
 from twostroke.server.settings import Limits, ServerSettings
+from twostroke.step import Sampled
 from twostroke.text.chat import ChatTemplate
 
 DEADLINE_S = 60.0
@@ -34,13 +37,15 @@ DEADLINE_S = 60.0
 class Throttle:
     """Between the engine and its runner: makes steps slow, or fail, while a test runs.
 
-    Units: step_s in seconds.
+    script: tokens that the next samples become, whatever the model would say; each must be one
+    that the mask of its answer allows. Units: step_s in seconds.
     """
 
     def __init__(self) -> None:
         self.step_s = 0.0
         self.fault: BaseException | None = None
         self.num_steps = 0
+        self.script: deque[int] = deque()
 
     def over(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def throttled(plan: Any) -> Any:
@@ -49,9 +54,17 @@ class Throttle:
                 raise self.fault
             if self.step_s:
                 time.sleep(self.step_s)
-            return run(plan)
+            return self._scripted(plan, run(plan))
 
         return throttled
+
+    def _scripted(self, plan: Any, result: Any) -> Any:
+        if not self.script:
+            return result
+        (one,) = [s for s in plan.slices if s.sample is not None]
+        token_id, mask = self.script.popleft(), one.sample.mask
+        assert mask is None or mask[token_id // 8] >> token_id % 8 & 1, token_id
+        return replace(result, sampled={one.request_id: Sampled(token_id)})
 
 
 class Lines:
@@ -150,6 +163,11 @@ class Served:
         fields = {"max_tokens": 4, "temperature": 0, **fields}
         body = {"messages": [{"role": "user", "content": text}], **fields}
         return self.post("/v1/chat/completions", body)
+
+    def will_say(self, text: str) -> None:
+        """Have the next answer be this text and end."""
+        end = min(self.service.loaded.model.end_token_ids)
+        self.throttle.script.extend([*self.service.tokenizer.encode(text), end])
 
     @contextmanager
     def stream(self, path: str, body: object, **kwargs: Any) -> Iterator[httpx.Response]:

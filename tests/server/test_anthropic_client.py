@@ -54,12 +54,12 @@ def test_a_stop_sequence_ends_the_message_and_is_named(client: anthropic.Anthrop
 def test_errors_become_the_clients_own(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.NotFoundError, match="does not serve"):
         client.messages.create(model="claude", max_tokens=1, messages=USER)
-    with pytest.raises(anthropic.BadRequestError, match="tools"):
+    with pytest.raises(anthropic.BadRequestError, match="thinking"):
         client.messages.create(
             model="tiny",
-            max_tokens=1,
+            max_tokens=2000,
             messages=USER,
-            tools=[{"name": "f", "input_schema": {"type": "object"}}],
+            thinking={"type": "enabled", "budget_tokens": 1024},
         )
     with pytest.raises(anthropic.BadRequestError, match="context"):
         client.messages.create(

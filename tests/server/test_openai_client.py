@@ -120,11 +120,11 @@ def test_errors_become_the_clients_own(client: openai.OpenAI) -> None:
     assert refused.value.param == "temperature"
     with pytest.raises(openai.BadRequestError, match="unknown parameter"):
         client.chat.completions.create(model="tiny", messages=USER, extra_body={"foo": 1})
-    with pytest.raises(openai.BadRequestError, match="tool calls"):
+    with pytest.raises(openai.BadRequestError, match="same name"):
         client.chat.completions.create(
             model="tiny",
             messages=USER,
-            tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}],
+            tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}] * 2,
         )
     with pytest.raises(openai.BadRequestError, match="embeddings"):
         client.embeddings.create(model="tiny", input="x")

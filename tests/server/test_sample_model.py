@@ -9,6 +9,7 @@ import statistics
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import ollama
@@ -57,6 +58,66 @@ def test_all_clients_read_the_same_answer(sample: Served) -> None:
     answer = third.chat("tiny", FRANCE, options=options)
     third._client.close()
     assert answer.message.content == text
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+ROME: list[Any] = [{"role": "user", "content": "How is the weather in Rome?"}]
+
+
+def test_every_client_gets_a_tool_call_and_an_answer_to_its_result(sample: Served) -> None:
+    function = {"name": "weather", "description": "Tell a city's weather.", "parameters": WEATHER}
+    tools: Any = [{"type": "function", "function": function}]
+    with openai.OpenAI(base_url=sample.url + "/v1", api_key="x", max_retries=0) as client:
+        args: Any = {"model": "tiny", "tools": tools, "max_tokens": 60, "temperature": 0}
+        first = client.chat.completions.create(messages=ROME, tool_choice="required", **args)
+        message = first.choices[0].message
+        (call,) = message.tool_calls
+        assert set(json.loads(call.function.arguments)) == {"city"}
+        result: Any = {"role": "tool", "tool_call_id": call.id, "content": "sunny, 30 degrees"}
+        last = client.chat.completions.create(messages=[*ROME, message, result], **args)
+        assert last.choices[0].finish_reason in ("stop", "length", "tool_calls")
+        assert last.usage.prompt_tokens > first.usage.prompt_tokens
+    with anthropic.Anthropic(base_url=sample.url, api_key="x", max_retries=0) as other:
+        given: Any = [{"name": "weather", "input_schema": WEATHER}]
+        with other.messages.stream(
+            model="tiny", max_tokens=60, messages=ROME, tools=given, tool_choice={"type": "any"}
+        ) as stream:
+            (use,) = stream.get_final_message().content
+        assert use.type == "tool_use" and set(use.input) == {"city"}
+    third = ollama.Client(host=sample.url)
+    reply = third.chat("tiny", ROME, tools=tools, options={"temperature": 0.0, "num_predict": 60})
+    third._client.close()
+    for found in reply.message.tool_calls or ():
+        assert set(found.function.arguments) == {"city"}, "a call is valid or is none"
+    assert reply.message.content or reply.message.tool_calls
+
+
+def test_json_logprobs_cancel_and_errors_on_the_sample_model(sample: Served) -> None:
+    with openai.OpenAI(base_url=sample.url + "/v1", api_key="x", max_retries=0) as client:
+        args: Any = {"model": "tiny", "messages": FRANCE, "max_tokens": 40, "temperature": 0}
+        form: Any = {"type": "json_schema", "json_schema": {"name": "w", "schema": WEATHER}}
+        reply = client.chat.completions.create(response_format=form, **args)
+        assert set(json.loads(reply.choices[0].message.content)) == {"city"}
+        reply = client.chat.completions.create(logprobs=True, top_logprobs=3, **args)
+        entries = reply.choices[0].logprobs.content
+        text = b"".join(bytes(e.bytes) for e in entries[:-1]).decode()
+        assert reply.choices[0].message.content.startswith(text)
+        assert all(len(e.top_logprobs) == 3 and e.logprob <= 0 for e in entries)
+        assert all(e.top_logprobs[0].logprob == e.logprob for e in entries), "greedy"
+        long: Any = {**args, "max_tokens": 1500, "extra_body": {"ignore_eos": True}}
+        with client.chat.completions.create(stream=True, **long) as stream:
+            next(iter(stream))
+            assert sample.num_in_engine == 1
+        until(lambda: sample.num_in_engine == 0, 5)
+        with pytest.raises(openai.BadRequestError, match="context"):
+            client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "word " * 20_000}]
+            )
 
 
 def test_curl_without_a_content_type_gets_an_answer(sample: Served) -> None:

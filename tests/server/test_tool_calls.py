@@ -1,4 +1,4 @@
-"""Tools: shown to the model, demanded by grammar, read out of its words; odd calls are text."""
+"""Tools on the OpenAI route: shown to the model, demanded or free, by the real client."""
 
 from __future__ import annotations
 
@@ -8,36 +8,11 @@ from pathlib import Path
 
 import openai
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.server.serving import Served
-from twostroke.server.tool_calls import ToolText
+from tests.server.tooling import TEMPLATE, TOOLS
 
-NAMES = frozenset({"weather", "clock"})
 USER = [{"role": "user", "content": "How is the weather?"}]
-TEMPLATE = (
-    "{% if tools %}Tools as <tool_call>: {{ tools | tojson }}\n{% endif %}"
-    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
-    "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.city }}{% endif %}\n{% endfor %}"
-)
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "Tell the weather.",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"enum": ["Rome", "Oslo"]}},
-                "required": ["city"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    {"type": "function", "function": {"name": "clock", "parameters": {
-        "type": "object", "properties": {}, "additionalProperties": False}}},
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,53 +26,6 @@ def tooled(tiny_path: Path) -> Iterator[Served]:
 def client(tooled: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=tooled.url + "/v1", api_key="x", max_retries=0) as client:
         yield client
-
-
-def split(text: str, step: int = 1, *, is_forced: bool = False) -> tuple[str, list[dict]]:
-    tool_text = ToolText(NAMES, is_forced=is_forced)
-    shown, calls = "", []
-    for i in range(0, len(text), step):
-        part, some = tool_text.push(text[i : i + step])
-        shown, calls = shown + part, calls + some
-    part, some = tool_text.finish()
-    return shown + part, calls + some
-
-
-CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
-
-
-@given(st.integers(1, 40))
-def test_calls_are_read_whatever_the_chunks(step: int) -> None:
-    text = f"a<b<tool_call>\n{CALL}\n</tool_call>mid<tool_call>{CALL}</tool_call>end"
-    shown, calls = split(text, step)
-    assert shown == "a<bmidend"
-    assert [c["index"] for c in calls] == [0, 1]
-    assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
-    assert calls[0]["id"] != calls[1]["id"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call>no json</tool_call>",
-        '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "weather", "arguments": 3}</tool_call>',
-        '<tool_call>{"name": ["weather"]}</tool_call>',
-        "<tool_call>[]</tool_call>",
-        "<tool_call>" + "[" * 5000 + "</tool_call>",
-        "<tool_call>cut off",
-        "<tool_call></tool_call>",
-        "</tool_call>",
-        "<tool_",
-    ],
-)
-def test_b4_an_odd_call_is_plain_text(text: str) -> None:
-    assert split("x" + text) == ("x" + text, [])
-
-
-def test_a_call_that_the_end_closed_counts() -> None:
-    shown, (call,) = split(f"so: <tool_call>{CALL}")
-    assert shown == "so: " and call["function"]["name"] == "weather"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -123,6 +51,128 @@ def test_a_demanded_call_is_valid(client: openai.OpenAI, is_stream: bool) -> Non
         assert call.function.name in names and call.id.startswith("call_")
         arguments = json.loads(call.function.arguments)
         assert call.function.name == "clock" or arguments["city"] in ("Rome", "Oslo")
+
+
+CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
+SAID = f"Let me see.\n<tool_call>\n{CALL}\n</tool_call>\n<tool_call>\n{CALL}\n</tool_call>"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_free_answers_may_hold_text_and_calls(
+    tooled: Served, client: openai.OpenAI, is_stream: bool
+) -> None:
+    args = {"model": "tiny", "messages": USER, "tools": TOOLS, "max_tokens": 200}
+    tooled.will_say(SAID)
+    if is_stream:
+        chunks = list(client.chat.completions.create(**args, stream=True))
+        deltas = [c.choices[0].delta for c in chunks]
+        text = "".join(d.content or "" for d in deltas)
+        calls = [t for d in deltas for t in d.tool_calls or ()]
+        assert [c.index for c in calls] == [0, 1]
+        record = chunks[-1].twostroke["records"][0]
+        finish = chunks[-1].choices[0].finish_reason
+    else:
+        reply = client.chat.completions.create(**args)
+        text, calls = reply.choices[0].message.content, reply.choices[0].message.tool_calls
+        record, finish = reply.twostroke["records"][0], reply.choices[0].finish_reason
+    assert text == "Let me see." and finish == "tool_calls"
+    assert [json.loads(c.function.arguments) for c in calls] == [{"city": "Rome"}] * 2
+    output = record["output"]
+    plain = len(tooled.service.tokenizer.encode("Let me see.")) + 1  # and the end token
+    assert output["tool"] == output["total"] - plain and output["visible"] == plain
+    assert output["reasoning"] == 0
+
+
+def test_one_call_at_most_where_calls_are_not_parallel(tooled: Served) -> None:
+    body = {"messages": USER, "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 200}
+    tooled.will_say(SAID.rpartition("\n<tool_call>")[0])
+    reply = tooled.post("/v1/chat/completions", body).json()
+    assert len(reply["choices"][0]["message"]["tool_calls"]) == 1
+    tooled.will_say(SAID)
+    reply = tooled.post("/v1/chat/completions", body)
+    tooled.throttle.script.clear()
+    assert reply.status_code == 500, "the mask leaves no second call: the script breaks it"
+
+
+def test_a_call_with_arguments_beyond_its_schema_cannot_be_said(tooled: Served) -> None:
+    tooled.will_say(SAID.replace("Rome", "Bonn"))
+    reply = tooled.post("/v1/chat/completions", {"messages": USER, "tools": TOOLS})
+    tooled.throttle.script.clear()
+    assert reply.status_code == 500
+
+
+def test_an_answer_by_a_schema_may_be_a_call_instead(tooled: Served) -> None:
+    form = {"type": "json_object"}
+    body = {"messages": USER, "tools": TOOLS, "response_format": form, "max_tokens": 200}
+    for said, finish in ((SAID.partition("\n")[2], "tool_calls"), ('{"a": 1}', "stop")):
+        tooled.will_say(said)
+        choice = tooled.post("/v1/chat/completions", body).json()["choices"][0]
+        assert choice["finish_reason"] == finish
+        assert (choice["message"]["content"] is None) == (finish == "tool_calls")
+
+
+def test_a_schema_beyond_the_grammar_leaves_the_model_to_itself_unless_strict(
+    tooled: Served,
+) -> None:
+    odd = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?<=a)b$"}}}
+    function = {"name": "weather", "parameters": odd}
+    body = {"messages": USER, "max_tokens": 200}
+    tooled.will_say(SAID)
+    reply = tooled.post(
+        "/v1/chat/completions", {**body, "tools": [{"type": "function", "function": function}]}
+    ).json()
+    assert len(reply["choices"][0]["message"]["tool_calls"]) == 2
+    strict = {"type": "function", "function": {**function, "strict": True}}
+    reply = tooled.post("/v1/chat/completions", {**body, "tools": [strict]})
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == "tools"
+
+
+def test_a_reference_inside_a_tools_schema_is_followed(tooled: Served) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"$ref": "#/$defs/City"}},
+        "required": ["city"],
+        "additionalProperties": False,
+        "$defs": {"City": {"enum": ["Rome", "Oslo"]}},
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    body = {"messages": USER, "tools": [tool], "tool_choice": "required", "max_tokens": 100}
+    reply = tooled.post("/v1/chat/completions", body).json()
+    (call,) = reply["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
+
+
+def test_a_template_without_tools_has_them_said_in_the_system_message(served: Served) -> None:
+    assert not served.service.template_reads("tools")
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        *USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "noon"},
+    ]
+    body = {"messages": messages, "tools": TOOLS, "tool_choice": "required", "max_tokens": 100}
+    reply = served.post("/v1/chat/completions", body).json()
+    assert reply["choices"][0]["finish_reason"] == "tool_calls"
+    ids = served.post("/tokenize", {"messages": messages}).json()["tokens"]
+    text = served.service.tokenizer.decode(ids)
+    assert "<tool_response>\nnoon" in text and '{"name": "clock", "arguments": {}}' in text
+    assert reply["usage"]["prompt_tokens"] > len(ids) + 100
+
+
+def test_llama3_answers_are_calls_as_a_whole(tiny_path: Path) -> None:
+    source = TEMPLATE.replace("<tool_call>", '{"name": x, "parameters": dictionary}')
+    with Served(tiny_path, template=source) as served:
+        assert served.service.prompts.tool_format.name == "llama3"
+        body = {"messages": USER, "tools": TOOLS, "max_tokens": 100}
+        forced = served.post("/v1/chat/completions", {**body, "tool_choice": "required"}).json()
+        assert len(forced["choices"][0]["message"]["tool_calls"]) == 1
+        served.will_say(CALL.replace("arguments", "parameters"))
+        free = served.post("/v1/chat/completions", body).json()
+        assert free["choices"][0]["finish_reason"] == "tool_calls"
+        served.will_say("It is {warm}.")
+        text = served.post("/v1/chat/completions", body).json()["choices"][0]
+        assert text["message"]["content"] == "It is {warm}." and text["finish_reason"] == "stop"
+        served.check_idle()
 
 
 def test_tools_change_the_prompt_unless_none_are_wanted(client: openai.OpenAI) -> None:
@@ -157,6 +207,7 @@ def test_a_conversation_with_calls_goes_back_to_the_model(tooled: Served) -> Non
         {"tools": [{"type": "function"}]},
         {"tools": [{"type": "function", "function": {"name": "a b"}}]},
         {"tools": TOOLS * 65},
+        {"tools": TOOLS[:1] * 2},
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "none"}}},
         {"tools": TOOLS, "tool_choice": "sometimes"},
         {"tool_choice": "required"},

@@ -1,4 +1,5 @@
-"""The text of one answer as it comes: detokenised, its reasoning part apart, cut at a stop string.
+"""The text of one answer as it comes: detokenised, its reasoning part and its tool calls apart, cut
+at a stop string.
 
 Stop strings count in the answer proper only, not in the reasoning. A tag or a stop never reaches
 the client, not even half of it.
@@ -7,25 +8,44 @@ the client, not even half of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from twostroke.text.detokenizer import Detokenizer
 from twostroke.text.stop import StopMatcher
 from twostroke.text.stream import TextStream
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.text.tool_format import ToolCall
+from twostroke.text.tool_text import ToolText
 
 OPEN_TAG, CLOSE_TAG = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """What some tokens gave. num_tokens: those taken; num_reasoning: how many were reasoning."""
+    """What some tokens gave. num_tokens: those taken; num_reasoning: how many were reasoning;
+    num_tool: how many tokens, earlier ones included, turned out to be calls.
+    """
 
     text: str
     reasoning: str = ""
     stop: str | None = None
     num_tokens: int = 0
     num_reasoning: int = 0
+    calls: tuple[ToolCall, ...] = ()
+    num_tool: int = 0
+
+
+class AnswerText(Protocol):
+    """The text of one answer."""
+
+    def push(self, token_ids: Sequence[int]) -> TextPart:
+        """Return what these tokens complete, up to the first stop."""
+        ...
+
+    def finish(self) -> TextPart:
+        """Return what was held back."""
+        ...
 
 
 class PlainText:
@@ -125,3 +145,57 @@ class ReasoningText:
                 self._skips_lines = True
                 return text[i + 1 :]
         return ""
+
+
+class CallText:
+    """Another answer text with tool calls taken out of it. Counts the tokens that became calls."""
+
+    def __init__(self, text: AnswerText, tools: ToolText) -> None:
+        self._text = text
+        self._tools = tools
+        self._num_held = 0  # tokens whose text may still become a call
+
+    def push(self, token_ids: Sequence[int]) -> TextPart:
+        """Return what these tokens complete, up to the first stop."""
+        part = TextPart("")
+        for token_id in token_ids:
+            more = self._text.push((token_id,))
+            if more.num_tokens == 0:
+                break
+            part = joined(part, self._without_calls(more, num_tokens=1))
+            if more.stop is not None:
+                break
+        return part
+
+    def finish(self) -> TextPart:
+        """Return what was held back."""
+        rest = self._text.finish()
+        part = self._without_calls(rest, num_tokens=0)
+        return part if rest.stop is not None else joined(part, self._end())
+
+    def _without_calls(self, part: TextPart, *, num_tokens: int) -> TextPart:
+        text, calls = self._tools.push(part.text)
+        self._num_held += num_tokens
+        num_tool = self._num_held if calls else 0
+        if calls or not self._tools.is_holding:
+            self._num_held = 0
+        plain = replace(part, text=text, calls=calls, num_tool=num_tool)
+        return joined(plain, self._end()) if part.stop is not None else plain
+
+    def _end(self) -> TextPart:
+        text, calls = self._tools.finish()
+        num_tool, self._num_held = self._num_held if calls else 0, 0
+        return TextPart(text, calls=calls, num_tool=num_tool)
+
+
+def joined(first: TextPart, then: TextPart) -> TextPart:
+    """Return two parts of one answer as one."""
+    return TextPart(
+        first.text + then.text,
+        first.reasoning + then.reasoning,
+        first.stop if first.stop is not None else then.stop,
+        first.num_tokens + then.num_tokens,
+        first.num_reasoning + then.num_reasoning,
+        first.calls + then.calls,
+        first.num_tool + then.num_tool,
+    )

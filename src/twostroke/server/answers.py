@@ -15,13 +15,17 @@ from dataclasses import dataclass, field, replace
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.record import OutputTokens, RequestRecord
 from twostroke.request import FinishReason, Request, RequestOutput, TokenLogprob
-from twostroke.server.answer_text import PlainText, ReasoningText
+from twostroke.server.answer_text import AnswerText, joined
 from twostroke.server.refusals import GenerationFailed
+from twostroke.text.tool_format import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one answer gained. The last one of each carries finish_reason and the record."""
+    """What one answer gained. The last one of each carries finish_reason and the record.
+
+    calls: tool calls that became complete; num_calls: those of the whole answer so far.
+    """
 
     index: int
     text: str
@@ -31,6 +35,8 @@ class Piece:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     record: RequestRecord | None = None
+    calls: tuple[ToolCall, ...] = ()
+    num_calls: int = 0
 
 
 @dataclass(slots=True)
@@ -39,10 +45,12 @@ class Choice:
 
     index: int
     request: Request
-    text: PlainText | ReasoningText
+    text: AnswerText
     follows: Choice | None = None
     num_tokens: int = 0
     num_reasoning: int = 0
+    num_tool: int = 0
+    num_calls: int = 0
     visible_s: float | None = None
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)
     final: Piece | None = None
@@ -140,25 +148,29 @@ class Answers:
                 return None
             return replace(choice.final, record=self._finished(choice, output.record))
         part = choice.text.push(choice.visible_ids(output))
-        kept, text, reasoning, stop = output.token_ids, part.text, part.reasoning, part.stop
-        if stop is not None:
+        kept = output.token_ids
+        if part.stop is not None:
             kept = kept[: part.num_tokens]
         elif output.finish_reason is not None:
-            rest = choice.text.finish()
-            text, reasoning, stop = text + rest.text, reasoning + rest.reasoning, rest.stop
+            part = joined(part, choice.text.finish())
+        text, stop = part.text, part.stop
         choice.num_tokens += len(kept)
         choice.num_reasoning += part.num_reasoning
+        choice.num_tool += part.num_tool
+        choice.num_calls += len(part.calls)
         if text and choice.visible_s is None:
             choice.visible_s = time.monotonic()
         piece = Piece(
             index=choice.index,
             text=text,
-            reasoning=reasoning,
+            reasoning=part.reasoning,
             token_ids=kept,
             logprobs=output.logprobs[: len(kept)],
             finish_reason=FinishReason.STOP if stop is not None else output.finish_reason,
             stop_reason=stop if stop is not None else output.stop_reason,
             record=self._finished(choice, output.record, is_stop=stop is not None),
+            calls=part.calls,
+            num_calls=choice.num_calls,
         )
         if stop is not None and output.finish_reason is None:
             # The engine ends it and sends the record; the piece leaves with that.
@@ -180,11 +192,14 @@ class Answers:
         if choice.visible_s is not None and record.t_arrival_s is not None:
             visible_s = choice.visible_s - record.t_arrival_s
         total = record.output.total
+        visible = None
+        if total is not None:
+            visible = total - choice.num_reasoning - choice.num_tool
         output = OutputTokens(
             total=total,
             reasoning=choice.num_reasoning,
-            visible=total - choice.num_reasoning if total is not None else None,
-            tool=0,
+            visible=visible,
+            tool=choice.num_tool,
         )
         finish = FinishReason.STOP.value if is_stop else record.finish
         return replace(record, ttft_visible_s=visible_s, output=output, finish=finish)

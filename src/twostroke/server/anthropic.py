@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -17,11 +17,12 @@ from twostroke.server.body import parse
 from twostroke.server.error_reply import anthropic_error
 from twostroke.server.event_stream import sse, unless_gone
 from twostroke.server.prompts import Prompt
-from twostroke.server.refusals import Unsupported
 from twostroke.server.route_docs import takes
 from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing
+from twostroke.server.tools import form_of
+from twostroke.text.tool_format import ToolCall
 
 router = APIRouter(tags=["anthropic"])
 
@@ -32,7 +33,9 @@ async def count_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await parse(request, CountRequest, service.limits)
     asked = asked_by(request, model=body.model, user=None, stream=False)
-    prompt = await service.prompts.encode_chat(body.conversation(), start_s=asked.start_s)
+    prompt = await service.prompts.encode_chat(
+        body.conversation(), tools=body.checked_tools().offered or None, start_s=asked.start_s
+    )
     return JSONResponse({"input_tokens": prompt.num_tokens})
 
 
@@ -43,15 +46,17 @@ async def messages(request: Request) -> Response:
     body = await parse(request, MessagesRequest, service.limits)
     user = body.metadata.user_id if body.metadata is not None else None
     asked = asked_by(request, model=body.model, user=user, stream=bool(body.stream))
-    if body.tools or body.tool_choice:
-        raise Unsupported("tools are not supported by this version", param="tools")
+    conversation, tools = body.conversation(), body.checked_tools()
     bounded = service.bounded(body.params())
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
-        prompt = await service.prompts.encode_chat(body.conversation(), start_s=asked.start_s)
+        form = await form_of(service.prompts, tools)
+        prompt = await service.prompts.encode_chat(
+            conversation, tools=tools.offered or None, start_s=asked.start_s
+        )
         started = await service.answer(
-            asked.facts.id, [prompt], bounded.params, caller=asked.caller
+            asked.facts.id, [prompt], bounded.params, caller=asked.caller, form=form
         )
         asked.seed = started.choices[0].request.seed
         return prompt, started
@@ -77,6 +82,8 @@ def _stop(piece: Piece) -> dict[str, Any]:
     if piece.finish_reason is FinishReason.LENGTH:
         return {"stop_reason": "max_tokens", "stop_sequence": None}
     if piece.finish_reason is FinishReason.STOP:
+        if piece.num_calls:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
         if isinstance(piece.stop_reason, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": piece.stop_reason}
         return {"stop_reason": "end_turn", "stop_sequence": None}
@@ -106,25 +113,37 @@ def _head(asked: Asked, content: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _content(text: str, thought: str, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = []
+    if thought:
+        content.append({"type": "thinking", "thinking": thought, "signature": ""})
+    if text or not calls:
+        content.append({"type": "text", "text": text})
+    return [*content, *({**_tool_use(call), "input": call.arguments} for call in calls)]
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": {}}
+
+
 async def _whole(asked: Asked, starting: Coroutine[Any, Any, tuple[Prompt, Answers]]) -> Response:
     prompt, answers = await starting
     texts: list[str] = []
     thoughts: list[str] = []
+    calls: list[ToolCall] = []
     end: dict[str, Any] = {}
     try:
         async for piece in answers:
             asked.take(piece)
             texts.append(piece.text)
             thoughts.append(piece.reasoning)
+            calls.extend(piece.calls)
             if piece.finish_reason is not None:
                 end = _stop(piece)
     finally:
         await answers.close()
-    content: list[dict[str, Any]] = [{"type": "text", "text": "".join(texts)}]
-    if thought := "".join(thoughts):
-        content.insert(0, {"type": "thinking", "thinking": thought, "signature": ""})
     reply = {
-        **_head(asked, content),
+        **_head(asked, _content("".join(texts), "".join(thoughts), calls)),
         **end,
         "usage": _usage(asked, prompt, asked.num_output),
         "timings": asked.timings(),
@@ -134,7 +153,7 @@ async def _whole(asked: Asked, starting: Coroutine[Any, Any, tuple[Prompt, Answe
 
 
 class _Blocks:
-    """The content blocks of a stream: one open at a time, thinking before text."""
+    """The content blocks of a stream: one open at a time, thinking before text and calls."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -144,17 +163,14 @@ class _Blocks:
         """Return the events that add text to a block of this kind."""
         events = []
         if self._kind != kind:
-            events += self.end()
-            self._index, self._kind = self._index + 1, kind
-            block = {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}
-            events.append(
-                _event(
-                    {"type": "content_block_start", "index": self._index, "content_block": block}
-                )
-            )
-        delta = {"type": f"{kind}_delta", kind: text}
-        events.append(_event({"type": "content_block_delta", "index": self._index, "delta": delta}))
-        return events
+            signature = {"signature": ""} if kind == "thinking" else {}
+            events += self._start(kind, {"type": kind, kind: "", **signature})
+        return [*events, self._delta({"type": f"{kind}_delta", kind: text})]
+
+    def call(self, call: ToolCall) -> list[bytes]:
+        """Return the events of a call, which is a block of its own."""
+        told = {"type": "input_json_delta", "partial_json": json.dumps(call.arguments)}
+        return [*self._start("tool_use", _tool_use(call)), self._delta(told), *self.end()]
 
     def end(self) -> list[bytes]:
         """Return the event that closes the open block."""
@@ -162,6 +178,15 @@ class _Blocks:
             return []
         self._kind = None
         return [_event({"type": "content_block_stop", "index": self._index})]
+
+    def _start(self, kind: str, block: dict[str, Any]) -> list[bytes]:
+        ended = self.end()
+        self._index, self._kind = self._index + 1, kind
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return [*ended, _event(start)]
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
 
 async def _frames(asked: Asked, prompt: Prompt, answers: Answers) -> AsyncGenerator[bytes, None]:
@@ -175,6 +200,9 @@ async def _frames(asked: Asked, prompt: Prompt, answers: Answers) -> AsyncGenera
                 yield event
         if piece.text:
             for event in blocks.add("text", piece.text):
+                yield event
+        for call in piece.calls:
+            for event in blocks.call(call):
                 yield event
         if piece.finish_reason is not None:
             for event in blocks.end():

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -24,10 +24,12 @@ from twostroke.server.route_docs import takes
 from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import ollama_durations, server_timing
+from twostroke.server.tools import JSON_OBJECT, Tools, form_of
+from twostroke.text.tool_format import ToolCall
 
 router = APIRouter(tags=["ollama"])
 _LINES = "application/x-ndjson"
-Content = Callable[[str, str], dict[str, Any]]
+Content = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]
 
 
 @router.post("/api/chat", **takes(OllamaChatRequest, stream=_LINES))
@@ -39,14 +41,17 @@ async def chat(request: Request) -> Response:
     params = body.check(service.max_model_len)
     if not body.messages:
         return JSONResponse(
-            {**_head(asked), **_message("", ""), "done": True, "done_reason": "load"}
+            {**_head(asked), **_message("", "", ()), "done": True, "done_reason": "load"}
         )
-    messages = [m.model_dump(exclude_none=True) for m in body.messages]
+    tools = body.checked_tools()
+    messages = [m.told() for m in body.messages]
 
     async def encode() -> Prompt:
-        return await service.prompts.encode_chat(messages, start_s=asked.start_s)
+        return await service.prompts.encode_chat(
+            messages, tools=tools.offered or None, start_s=asked.start_s
+        )
 
-    return await _reply(request, asked, params, encode, _message, body.format)
+    return await _reply(request, asked, params, encode, _message, body.format, tools)
 
 
 @router.post("/api/generate", **takes(OllamaGenerateRequest, stream=_LINES))
@@ -66,15 +71,22 @@ async def generate(request: Request) -> Response:
         messages = [*system, {"role": "user", "content": body.prompt}]
         return await service.prompts.encode_chat(messages, start_s=asked.start_s)
 
-    return await _reply(request, asked, params, encode, _response, body.format)
+    return await _reply(request, asked, params, encode, _response, body.format, Tools())
 
 
-def _message(text: str, thinking: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    return {"message": {**message, "thinking": thinking} if thinking else message}
+def _message(text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if thinking:
+        message["thinking"] = thinking
+    if calls:
+        message["tool_calls"] = [
+            {"id": f"call_{call.id}", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return {"message": message}
 
 
-def _response(text: str, thinking: str) -> dict[str, Any]:
+def _response(text: str, thinking: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
     return {"response": text, "thinking": thinking} if thinking else {"response": text}
 
 
@@ -89,19 +101,21 @@ async def _reply(
     params: SamplingParams,
     encode: Callable[[], Coroutine[Any, Any, Prompt]],
     content: Content,
-    form: str | dict[str, Any] | None,
+    answer_format: str | dict[str, Any] | None,
+    tools: Tools,
 ) -> Response:
     service = asked.service
     bounded = service.bounded(params)
     asked.bound = bounded.bound
 
     async def answers() -> Answers:
-        grammar = None
-        if form:
-            grammar = await service.prompts.grammar(form if isinstance(form, dict) else None)
+        schema = None
+        if answer_format:
+            schema = answer_format if isinstance(answer_format, dict) else JSON_OBJECT
+        form = await form_of(service.prompts, tools, schema)
         prompt = await encode()
         started = await service.answer(
-            asked.facts.id, [prompt], bounded.params, caller=asked.caller, grammar=grammar
+            asked.facts.id, [prompt], bounded.params, caller=asked.caller, form=form
         )
         asked.seed = started.choices[0].request.seed
         return started
@@ -115,7 +129,7 @@ async def _reply(
         _lines(asked, started, content),
         on_error=lambda error: _line(ollama_error(error)),
         media_type=_LINES,
-        keep_alive=_line({**_head(asked), **content("", ""), "done": False}),
+        keep_alive=_line({**_head(asked), **content("", "", ()), "done": False}),
     )
 
 
@@ -140,25 +154,28 @@ async def _whole(
     answers = await starting
     texts: list[str] = []
     thoughts: list[str] = []
+    calls: list[ToolCall] = []
     reason = None
     try:
         async for piece in answers:
             asked.take(piece)
             texts.append(piece.text)
             thoughts.append(piece.reasoning)
+            calls.extend(piece.calls)
             reason = piece.finish_reason
     finally:
         await answers.close()
-    body = {**_head(asked), **content("".join(texts), "".join(thoughts)), **_end(asked, reason)}
+    shown = content("".join(texts), "".join(thoughts), calls)
+    body = {**_head(asked), **shown, **_end(asked, reason)}
     return JSONResponse(body, headers=server_timing(asked.records[0] if asked.records else None))
 
 
 async def _lines(asked: Asked, answers: Answers, content: Content) -> AsyncGenerator[bytes, None]:
     async for piece in answers:
         asked.take(piece)
-        if piece.text or piece.reasoning:
-            shown = content(piece.text, piece.reasoning)
+        if piece.text or piece.reasoning or piece.calls:
+            shown = content(piece.text, piece.reasoning, piece.calls)
             yield _line({**_head(asked), **shown, "done": False})
         if piece.finish_reason is not None:
             end = _end(asked, piece.finish_reason)
-            yield _line({**_head(asked), **content("", ""), **end})
+            yield _line({**_head(asked), **content("", "", ()), **end})

@@ -83,6 +83,6 @@ async def show(request: Request) -> Response:
             "template": model.template.source if model.has_template else "",
             "details": _details(service),
             "model_info": info,
-            "capabilities": ["completion"],
+            "capabilities": ["completion", *(["tools"] if model.has_template else [])],
         }
     )

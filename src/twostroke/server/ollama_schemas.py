@@ -9,7 +9,9 @@ from pydantic import Field
 from twostroke.errors import RequestError
 from twostroke.request import MAX_SEED, SamplingParams
 from twostroke.server.body import Body
-from twostroke.server.openai_schemas import Number
+from twostroke.server.openai_schemas import Label, Number
+from twostroke.server.tool_calls import ToolFunction
+from twostroke.server.tools import MAX_TOOLS, ToolName, Tools
 
 # What Ollama's own documentation gives as defaults, for clients that count on them.
 DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
@@ -106,6 +108,30 @@ def _seconds(keep_alive: KeepAlive) -> float | None:
     return keep_alive
 
 
+class OllamaFunction(Body):
+    """What a call calls."""
+
+    name: ToolName
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    index: int | None = None
+    description: str | None = None
+
+
+class OllamaCall(Body):
+    """A call that the model made."""
+
+    id: Label | None = None
+    type: Literal["function"] | None = None
+    function: OllamaFunction
+
+
+class OllamaTool(Body):
+    """One tool; Ollama's clients may leave out its type."""
+
+    type: Literal["function"] = "function"
+    function: ToolFunction
+
+
 class OllamaMessage(Body):
     """One message."""
 
@@ -113,15 +139,48 @@ class OllamaMessage(Body):
     content: str = ""
     images: Nothing = None
     thinking: str | None = None
-    tool_calls: Nothing = None
-    tool_name: str | None = None
+    tool_calls: list[OllamaCall] | None = None
+    tool_name: Label | None = None
+    tool_call_id: Label | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Return the message as the chat template takes it."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.thinking is not None:
+            message["reasoning_content"] = self.thinking
+        if self.tool_name is not None:
+            message["name"] = self.tool_name
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.tool_calls:
+            message["tool_calls"] = [_call(call) for call in self.tool_calls]
+        return message
+
+
+def _call(call: OllamaCall) -> dict[str, Any]:
+    function = {"name": call.function.name, "arguments": call.function.arguments}
+    named = {"id": call.id} if call.id is not None else {}
+    return {**named, "type": "function", "function": function}
 
 
 class OllamaChatRequest(_Generation):
     """POST /api/chat."""
 
     messages: list[OllamaMessage] = Field(default_factory=list)
-    tools: Nothing = None
+    tools: Annotated[list[OllamaTool], Field(max_length=MAX_TOOLS)] | None = None
+
+    def checked_tools(self) -> Tools:
+        """Return the tools.
+
+        Raises:
+            RequestError: two of one name, or parameters that describe no object.
+        """
+        return Tools.checked(
+            [
+                {"type": "function", "function": t.function.model_dump(exclude_none=True)}
+                for t in self.tools or ()
+            ]
+        )
 
 
 class OllamaGenerateRequest(_Generation):

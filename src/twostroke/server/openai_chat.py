@@ -15,16 +15,7 @@ from twostroke.request import SamplingParams
 from twostroke.server.answers import Answers, Piece
 from twostroke.server.asked import Asked, asked_by, plain_messages
 from twostroke.server.body import parse
-from twostroke.server.chat_form import (
-    check_format,
-    check_tools,
-    finish_of,
-    grammar_of,
-    has_calls_in,
-    split_calls,
-    take_calls_out,
-    tool_texts_of,
-)
+from twostroke.server.chat_form import answer_schema, checked_tools, finish_of, message_of
 from twostroke.server.error_reply import openai_error
 from twostroke.server.event_stream import sse, unless_gone
 from twostroke.server.history import ANSWER_RESERVE, MAX_SUMMARY_TOKENS, fit, transcript
@@ -36,7 +27,9 @@ from twostroke.server.route_docs import takes
 from twostroke.server.service import Service
 from twostroke.server.streaming import event_stream
 from twostroke.server.timings import server_timing, usage
-from twostroke.server.tool_calls import for_template
+from twostroke.server.tool_calls import for_template, openai_calls
+from twostroke.server.tools import Tools, form_of
+from twostroke.text.tool_format import ToolCall
 
 router = APIRouter(tags=["openai"])
 _DONE = sse("[DONE]")
@@ -50,19 +43,14 @@ async def chat_completions(request: Request) -> Response:
     is_stream = bool(body.stream)
     asked = asked_by(request, model=body.model, user=body.user, stream=is_stream)
     _refuse_what_cannot_be(body)
-    check_tools(service, body)
+    tools, schema = checked_tools(body), answer_schema(body)
     params = body.params(max_tokens=_max_tokens(body), logprobs=_num_logprobs(body))
     bounded = service.bounded(params)
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
-        grammar = await grammar_of(service, body)
-        prompt = await _prompt(asked, body, bounded.params)
-        if grammar is not None and prompt.is_thinking:
-            raise Unsupported(
-                "a response_format needs a prompt that does not open the reasoning part",
-                param="response_format",
-            )
+        form = await form_of(service.prompts, tools, schema)
+        prompt = await _prompt(asked, body, tools, bounded.params)
         started = await service.answer(
             asked.facts.id,
             [prompt],
@@ -70,7 +58,7 @@ async def chat_completions(request: Request) -> Response:
             count=body.n or 1,
             caller=asked.caller,
             cache_salt=body.cache_salt or "",
-            grammar=grammar,
+            form=form,
         )
         asked.seed = started.choices[0].request.seed
         return prompt, started
@@ -88,7 +76,6 @@ async def chat_completions(request: Request) -> Response:
 
 
 def _refuse_what_cannot_be(body: ChatRequest) -> None:
-    check_format(body)
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream", param="stream_options")
     if body.return_progress and not body.stream:
@@ -129,20 +116,17 @@ def template_variables(service: Service, given: Mapping[str, Any]) -> dict[str, 
     return dict(given)
 
 
-async def _prompt(asked: Asked, body: ChatRequest, params: SamplingParams) -> Prompt:
+async def _prompt(asked: Asked, body: ChatRequest, tools: Tools, params: SamplingParams) -> Prompt:
     service = asked.service
     given = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         given["reasoning_effort"] = body.reasoning_effort
     variables = template_variables(service, given)
     messages = [for_template(m) for m in plain_messages(body.messages)]
-    tools = None
-    if body.tools and body.tool_choice != "none":
-        tools = [t.model_dump(exclude_none=True) for t in body.tools]
 
     async def encode(some: Sequence[dict[str, Any]]) -> Prompt:
         return await service.prompts.encode_chat(
-            some, tools=tools, variables=variables, start_s=asked.start_s
+            some, tools=tools.offered or None, variables=variables, start_s=asked.start_s
         )
 
     if body.history in (None, "refuse"):
@@ -199,6 +183,7 @@ async def _whole(asked: Asked, body: ChatRequest, starting: Any) -> Response:
     texts: list[list[str]] = [[] for _ in range(count)]
     thoughts: list[list[str]] = [[] for _ in range(count)]
     entries: list[list[Any]] = [[] for _ in range(count)]
+    calls: list[list[ToolCall]] = [[] for _ in range(count)]
     ends: list[Piece | None] = [None] * count
     try:
         async for piece in answers:
@@ -206,25 +191,21 @@ async def _whole(asked: Asked, body: ChatRequest, starting: Any) -> Response:
             texts[piece.index].append(piece.text)
             thoughts[piece.index].append(piece.reasoning)
             entries[piece.index].extend(piece.logprobs)
+            calls[piece.index].extend(piece.calls)
             if piece.finish_reason is not None:
                 ends[piece.index] = piece
     finally:
         await answers.close()
     tokenizer = asked.service.tokenizer
-    tool_texts = tool_texts_of(body, count)
     choices = []
     for index in range(count):
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(texts[index])}
-        if tool_texts is not None:
-            take_calls_out(message, tool_texts[index])
-        if thought := "".join(thoughts[index]):
-            message["reasoning_content"] = thought
+        message = message_of("".join(texts[index]), "".join(thoughts[index]), calls[index])
         end = ends[index]
         choices.append(
             {
                 "index": index,
                 "message": message,
-                "finish_reason": finish_of(end, has_calls="tool_calls" in message),
+                "finish_reason": finish_of(end),
                 "stop_reason": end.stop_reason if end else None,
                 "logprobs": chat_logprobs(tokenizer, entries[index]) if body.logprobs else None,
             }
@@ -272,7 +253,6 @@ async def _frames(
     tokenizer = asked.service.tokenizer
     has_usage = body.stream_options is not None and body.stream_options.include_usage
     named: set[int] = set()
-    tool_texts = tool_texts_of(body, len(answers.choices))
     async for piece in answers:
         asked.take(piece)
         delta: dict[str, Any] = {}
@@ -280,17 +260,14 @@ async def _frames(
             delta["role"] = "assistant"  # with the first token, so that no meter takes it for one
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
-        text = piece.text
-        if tool_texts is not None:
-            text, calls = split_calls(tool_texts[piece.index], piece)
-            if calls:
-                delta["tool_calls"] = calls
-        if text or not (piece.reasoning or "tool_calls" in delta):
-            delta["content"] = text
+        if piece.calls:
+            delta["tool_calls"] = openai_calls(piece.calls, piece.num_calls - len(piece.calls))
+        if piece.text or not (piece.reasoning or piece.calls):
+            delta["content"] = piece.text
         choice = {
             "index": piece.index,
             "delta": delta,
-            "finish_reason": finish_of(piece, has_calls=has_calls_in(tool_texts, piece)),
+            "finish_reason": finish_of(piece),
             "logprobs": chat_logprobs(tokenizer, piece.logprobs) if body.logprobs else None,
         }
         chunk: dict[str, Any] = {**head, "choices": [choice]}
@@ -298,7 +275,7 @@ async def _frames(
             choice["stop_reason"] = piece.stop_reason
             chunk["timings"] = asked.timings()
             chunk["twostroke"] = asked.report()
-        elif not (text or piece.reasoning or piece.logprobs or "tool_calls" in delta):
+        elif not (piece.text or piece.reasoning or piece.logprobs or piece.calls):
             continue  # held back: half a character, or what may become a stop
         named.add(piece.index)
         if has_usage:

@@ -15,6 +15,7 @@ from twostroke.server.openai_schemas import DetokenizeRequest, TokenizeRequest
 from twostroke.server.refusals import Unsupported
 from twostroke.server.route_docs import takes
 from twostroke.server.service import Service
+from twostroke.server.tool_calls import for_template
 
 router = APIRouter(tags=["openai"])
 
@@ -73,7 +74,7 @@ async def tokenize(request: Request) -> Response:
                 param="messages",
             )
         prompt = await service.prompts.encode_chat(
-            plain_messages(body.messages), start_s=asked.start_s
+            [for_template(m) for m in plain_messages(body.messages)], start_s=asked.start_s
         )
         ids = list(prompt.encoded.token_ids)
     else:

@@ -10,7 +10,8 @@ from pydantic import BeforeValidator, Field
 
 from twostroke.request import MAX_SEED, SamplingParams
 from twostroke.server.body import MAX_LABEL_CHARS, Body
-from twostroke.server.tool_calls import MAX_TOOLS, Tool, ToolChoice
+from twostroke.server.tool_calls import Tool, ToolChoice
+from twostroke.server.tools import MAX_TOOLS
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 Stops = str | list[str] | None
@@ -32,6 +33,9 @@ class ChatMessage(Body):
     name: Label | None = None
     reasoning_content: str | None = None
     refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
     tool_call_id: Label | None = None
     tool_calls: list[dict[str, Any]] | None = None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from twostroke.llm import Encoded
 from twostroke.server.answer_text import CLOSE_TAG, OPEN_TAG
 from twostroke.server.refusals import GrammarTimeout, TooLarge
 from twostroke.server.settings import Limits
+from twostroke.text.tool_format import stated_messages, tool_format
 from twostroke.text.worker import TemplateWorkers
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Prompts:
         source = model.template.source if model.has_template else ""
         self.has_reasoning = CLOSE_TAG in source
         self._reads_developer = "developer" in source
+        self.tool_format = tool_format(source, model.tokenizer.control_texts)
 
     def start(self) -> None:
         """Build what the first prompt would build, and start the template's processes. Blocks."""
@@ -106,6 +108,8 @@ class Prompts:
         templates = self._templates
         if not self._reads_developer:
             messages = [_without_developer(m) for m in messages]
+        if not self.tool_format.is_native:
+            messages, tools = stated_messages(messages, tools or ()), None
 
         def work() -> Prompt:
             rendered = templates.render(messages, tools=tools, **(variables or {}))
@@ -143,8 +147,8 @@ class Prompts:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def grammar(self, schema: Mapping[str, Any] | None) -> Grammar:
-        """Return the grammar of a JSON schema, or of any JSON object, compiled off the event loop.
+    async def grammar(self, make: Callable[[GrammarCompiler], Grammar]) -> Grammar:
+        """Return what `make` compiles, off the event loop.
 
         Raises:
             InvalidGrammar: it cannot be matched, or not be compiled in time.
@@ -158,8 +162,7 @@ class Prompts:
                 self._compiler = GrammarCompiler(
                     model.tokenizer, model.config.vocab_size, model.end_token_ids
                 )
-            compiler = self._compiler
-            return compiler.json_object() if schema is None else compiler.json_schema(schema)
+            return make(self._compiler)
 
         compiling = asyncio.get_running_loop().run_in_executor(self._grammar_threads, work)
         try:

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from twostroke.build import LoadedModel
 from twostroke.config import EngineConfig
@@ -20,7 +19,7 @@ from twostroke.engine.engine import Engine, PrefillProgress
 from twostroke.errors import RequestError, TwoStrokeError
 from twostroke.events import Observer
 from twostroke.request import Request, SamplingParams
-from twostroke.server.answer_text import PlainText, ReasoningText
+from twostroke.server.answer_text import AnswerText, PlainText, ReasoningText
 from twostroke.server.answers import Answers, Choice
 from twostroke.server.auth import Caller
 from twostroke.server.metrics import EngineMeters
@@ -29,12 +28,11 @@ from twostroke.server.refusals import (
     NotReady,
     TooManyRequests,
     UnknownModel,
+    Unsupported,
 )
 from twostroke.server.settings import ServerSettings
+from twostroke.server.tools import FREE_TEXT, Form
 from twostroke.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from twostroke.text.grammar import Grammar
 
 _MAX_SEED = 2**53  # what every JSON reader keeps exactly
 
@@ -275,7 +273,7 @@ class Service:
         caller: Caller,
         cache_salt: str = "",
         priority: int = 0,
-        grammar: Grammar | None = None,
+        form: Form = FREE_TEXT,
     ) -> Answers:
         """Start `count` answers for each prompt; return when the engine has taken them.
 
@@ -290,10 +288,16 @@ class Service:
                 limit=f"max_choices {self.limits.max_choices}",
                 param="n",
             )
+        if form.is_bound and any(p.is_thinking for p in prompts):
+            raise Unsupported(
+                "a form of the answer needs a prompt that opens no reasoning part",
+                remedy="Switch thinking off, if the template can.",
+                param="response_format",
+            )
         self._reserve(num)
         try:
             choices = self._choices(
-                request_id, prompts, params, count, caller.salt + cache_salt, priority, grammar
+                request_id, prompts, params, count, caller.salt + cache_salt, priority, form
             )
             answers = Answers(self.engine, choices, lambda: self._release(num))
         except BaseException:
@@ -333,7 +337,7 @@ class Service:
         count: int,
         salt: str,
         priority: int,
-        grammar: Grammar | None,
+        form: Form,
     ) -> list[Choice]:
         model = self.loaded.model
         seed = secrets.randbelow(_MAX_SEED) if params.seed is None else params.seed
@@ -353,22 +357,16 @@ class Service:
                     choice=number,
                     spans=prompt.encoded.spans,
                     init_s=prompt.encoded.init_s,
-                    mask=grammar.fresh() if grammar is not None else None,
+                    mask=form.grammar.fresh() if form.grammar is not None else None,
                 )
-                # A grammar leaves no room for thoughts: all of the answer is the answer.
-                is_plain = grammar is not None
-                text = (
-                    PlainText(self.tokenizer, params.stop)
-                    if is_plain
-                    else self._text(prompt, params)
-                )
+                text = form.over(self._text(prompt, params, form))
                 choice = Choice(len(choices), request, text, follows=leader)
                 leader = leader or choice
                 choices.append(choice)
         return choices
 
-    def _text(self, prompt: Prompt, params: SamplingParams) -> PlainText | ReasoningText:
+    def _text(self, prompt: Prompt, params: SamplingParams, form: Form) -> AnswerText:
         tokenizer = self.tokenizer
-        if self.prompts.has_reasoning and prompt.encoded.spans:
+        if self.prompts.has_reasoning and prompt.encoded.spans and not form.is_bound:
             return ReasoningText(tokenizer, params.stop, is_open=prompt.is_thinking)
         return PlainText(tokenizer, params.stop)

@@ -1,4 +1,4 @@
-"""JSON and JSON Schema as masks over the next token, by llguidance.
+"""JSON, JSON Schema and tool calls as masks over the next token, by llguidance.
 
 A schema comes from a stranger: its size and depth are bounded here, its cost by llguidance's
 limits. Compiling may take a while: call it from a thread. A mask never raises: when the matcher
@@ -16,6 +16,7 @@ import llguidance
 
 from twostroke.errors import RequestError
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.text.tool_format import CLOSE_TAG, OPEN_TAG, ToolFormat
 
 MAX_SCHEMA_CHARS = 1 << 16
 MAX_SCHEMA_DEPTH = 32
@@ -76,19 +77,56 @@ class GrammarCompiler:
         Raises:
             InvalidGrammar: too large, malformed, or using what cannot be matched.
         """
-        _check_schema(schema)
+        _check_schema(schema, "response_format")
         try:
             text = llguidance.LLMatcher.grammar_from_json_schema(
                 json.dumps(schema), overrides=_LAYOUT
             )
+        except ValueError as error:
+            raise _invalid(str(error), "response_format") from None
+        return self._compile(text, "response_format")
+
+    def tool_calls(
+        self,
+        form: ToolFormat,
+        schemas: Mapping[str, Mapping[str, Any]],
+        *,
+        is_demanded: bool,
+        is_parallel: bool,
+        answer_schema: Mapping[str, Any] | None = None,
+    ) -> Grammar:
+        """Return the grammar of answers that may call tools, or must call one of them.
+
+        schemas: for each name the schema of its arguments. is_demanded: the answer is one call,
+        nothing else. With an answer_schema it is calls, or JSON by that schema. Otherwise it is
+        free text with calls in it (is_parallel) or one at its end: that needs a form with tags.
+
+        Raises:
+            InvalidGrammar: a schema is too large, malformed, or uses what cannot be matched.
+        """
+        _check_schema(list(schemas.values()), "tools")
+        if answer_schema is not None:
+            _check_schema(answer_schema, "response_format")
+        start = _tool_start(
+            form, is_demanded=is_demanded, is_parallel=is_parallel, answer_schema=answer_schema
+        )
+        lark = _tool_objects(form, schemas) + start
+        try:
+            text = llguidance.LLMatcher.grammar_from_lark(lark)
+        except ValueError as error:
+            raise _invalid(str(error), "tools") from None
+        return self._compile(text, "tools")
+
+    def _compile(self, text: str, param: str) -> Grammar:
+        try:
             limits = llguidance.LLParserLimits(
                 initial_lexer_fuel=1_000_000, max_grammar_size=500_000, verbose_errors=False
             )
             matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         except ValueError as error:
-            raise _invalid(str(error)) from None
+            raise _invalid(str(error), param) from None
         if matcher.is_error():
-            raise _invalid(matcher.get_error())
+            raise _invalid(matcher.get_error(), param)
         return Grammar(matcher, self._num_bytes, self._end_bits)
 
 
@@ -129,13 +167,51 @@ def _bits_of(ids: frozenset[int], num_bytes: int) -> bytes:
     return bytes(bits)
 
 
-def _check_schema(schema: object) -> None:
+def _tool_objects(form: ToolFormat, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the rules of one call, in llguidance's Lark dialect. Each schema is a document of its
+    own, so that its references find their places.
+    """
+    bodies = []
+    for name, schema in schemas.items():
+        head = json.dumps(f'{{"name": "{name}", "{form.arguments_name}": ')
+        bodies.append(f'{head} {_inline(schema)} "}}"')
+    rules = f"%llguidance {{}}\nobject: {' | '.join(bodies)}\n"
+    if not form.is_tagged:
+        return rules + "call: object\n"
+    opening, closing = json.dumps(OPEN_TAG), json.dumps(f"\n{CLOSE_TAG}")
+    return rules + (
+        f'rest: "\\n" object {closing}\ncall: {opening} rest\n'
+        f"head[lazy]: TEXT {opening}\nTEXT: /(.|\\n)*/\n"
+    )
+
+
+def _tool_start(
+    form: ToolFormat,
+    *,
+    is_demanded: bool,
+    is_parallel: bool,
+    answer_schema: Mapping[str, Any] | None,
+) -> str:
+    if is_demanded:
+        return "start: call"
+    calls = 'call ("\\n" call)*' if is_parallel and form.is_tagged else "call"
+    if answer_schema is not None:
+        return f"start: {calls} | {_inline(answer_schema)}"
+    assert form.is_tagged, "free text is told from calls by tags only"
+    return "start: (head rest)* TEXT" if is_parallel else "start: head rest | TEXT"
+
+
+def _inline(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': _LAYOUT})}"
+
+
+def _check_schema(schema: object, param: str) -> None:
     budget = [MAX_SCHEMA_VALUES, MAX_SCHEMA_CHARS]
 
     def walk(value: object, depth: int) -> None:
         budget[0] -= 1
         if depth == 0 or budget[0] < 0 or budget[1] < 0:
-            raise _too_large()
+            raise _too_large(param)
         if isinstance(value, str):
             budget[1] -= len(value)
         elif isinstance(value, Mapping):
@@ -148,19 +224,17 @@ def _check_schema(schema: object) -> None:
 
     walk(schema, MAX_SCHEMA_DEPTH)
     if budget[1] < 0:
-        raise _too_large()
+        raise _too_large(param)
 
 
-def _too_large() -> InvalidGrammar:
+def _too_large(param: str) -> InvalidGrammar:
     return InvalidGrammar(
         "the JSON schema is too large or nested too deeply",
         limit=f"{MAX_SCHEMA_CHARS} characters, {MAX_SCHEMA_VALUES} values, "
         f"depth {MAX_SCHEMA_DEPTH}",
-        param="response_format",
+        param=param,
     )
 
 
-def _invalid(reason: str) -> InvalidGrammar:
-    return InvalidGrammar(
-        "the JSON schema cannot be matched", value=reason[:300], param="response_format"
-    )
+def _invalid(reason: str, param: str) -> InvalidGrammar:
+    return InvalidGrammar("the JSON schema cannot be matched", value=reason[:300], param=param)
