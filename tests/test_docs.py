@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from twostroke.cli.main import make_app
+from twostroke.cli.app import make_app
 from twostroke.config import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent

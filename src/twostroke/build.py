@@ -5,12 +5,10 @@ Everything else is handed what it needs; only here are the parts chosen and wire
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +17,7 @@ from twostroke import __version__
 from twostroke.backend.memory import free_memory_bytes
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig, environment_value
+from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.errors import CapacityError, TemplateError
 from twostroke.events import Observer
@@ -38,7 +37,6 @@ from twostroke.step import BLOCK_SIZE, StepPlan
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
 from twostroke.text.tokenizer import Segment, Tokenizer
 
-_LOG = logging.getLogger(__name__)
 _GIB = 1 << 30
 
 
@@ -129,7 +127,9 @@ def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
         file.close()
         raise
     for warning in tokenizer.warnings:
-        _LOG.warning("%s: %s", files.path.name, warning)
+        import logging
+
+        logging.getLogger(__name__).warning("%s: %s", files.path.name, warning)
     return LoadedModel(name, file, config, weights, tokenizer, time.monotonic() - start)
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 
 

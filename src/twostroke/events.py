@@ -4,9 +4,9 @@ by the meters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from twostroke.dataclass import dataclass
 from twostroke.request import FinishReason
 from twostroke.step import StepPlan, StepResult
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import secrets
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from twostroke.build import BuiltEngine, LoadedModel, build_engine, load_model
 from twostroke.config import EngineConfig
+from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
 from twostroke.events import Observer
 from twostroke.record import RequestRecord
@@ -240,7 +241,7 @@ class LLM:
             id=f"llm-{next(self._numbers)}",
             prompt_token_ids=prompt.token_ids,
             params=params,
-            seed=secrets.randbits(53) if params.seed is None else params.seed,
+            seed=_drawn_seed() if params.seed is None else params.seed,
             end_token_ids=frozenset() if params.ignore_eos else self.model.end_token_ids,
             arrival_s=time.monotonic(),
             spans=prompt.spans,
@@ -335,6 +336,10 @@ class LLM:
         if output.finish_reason is FinishReason.STOP and ids and ids[-1] in ends:
             return ids[:-1]
         return ids
+
+
+def _drawn_seed() -> int:
+    return int.from_bytes(os.urandom(7), "little") >> 3  # 53 bits: exact in JSON
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -7,8 +7,10 @@ Window averages of foreign servers are another type (`WindowRecord`): the two ar
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
+
+from twostroke.dataclass import dataclass
 
 SCHEMA_VERSION = 1
 MIN_TOKENS_FOR_PREFILL_RATE = 32  # below it a rate measures fixed costs (MEASURING 3.2, mistake 10)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import InvalidSampling
 from twostroke.record import RequestRecord
 

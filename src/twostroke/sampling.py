@@ -15,11 +15,11 @@ so a seed means the same text whatever shares the batch. It is computed here; ba
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import InvalidSampling, KernelError
 from twostroke.request import SamplingParams, TokenLogprob
 from twostroke.step import Sampled, SampleSpec

@@ -7,9 +7,10 @@ token is not computed yet; everything else, recompute after preemption included,
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from twostroke.dataclass import dataclass
 from twostroke.request import SamplingParams, TokenLogprob
 
 BLOCK_SIZE = 16  # tokens a KV block holds; a constant of the kernels' layout

@@ -5,6 +5,7 @@ import struct
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -354,3 +355,62 @@ def _seconds(call) -> float:  # type: ignore[no-untyped-def]
     started = time.perf_counter()
     call()
     return time.perf_counter() - started
+
+
+ODD = [
+    b"",
+    b"\0",
+    b"a\0b",
+    b"\0" * 20,
+    b"x" * 255,
+    b"x" * 256,
+    b"x" * 70_000,
+    b"\xff\xfe",
+    b"\xe2\x96",
+]
+
+
+def strings_key(values: list[bytes]) -> bytes:
+    return key("words", ARRAY, u32(STRING) + u64(len(values)) + b"".join(map(text, values)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(ODD) | st.binary(max_size=12) | st.text(max_size=9).map(str.encode)),
+    st.integers(20, 400),
+    st.integers(0, 3),
+)
+def test_strings_read_many_at_a_time_are_those_read_one_by_one(
+    values: list[bytes], window: int, runs: int
+) -> None:
+    data = file_bytes([strings_key(values), key("after", U32, u32(5))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf_header, "_PLAIN_WINDOW_BYTES", window)
+        patch.setattr(gguf_header, "_MOST_PLAIN_RUNS", runs)
+        patch.setattr(gguf_header, "_AFTER_A_PLAIN_RUN", 2)
+        header = parse_header(data)
+    assert header.metadata["words"] == [v.decode("utf-8", "surrogateescape") for v in values]
+    assert header.metadata["after"] == 5
+
+
+def test_a_plain_string_that_ends_with_the_file_is_no_truncation() -> None:
+    data = file_bytes([strings_key([b"abc", b"de"])])
+    cut = data[: data.index(b"de") + 1]
+    with pytest.raises(TruncatedHeader, match="string 1 of key 'words'"):
+        parse_header(cut)
+
+
+def test_a_hostile_array_of_odd_strings_is_looked_at_in_a_few_windows_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    windows = []
+    ends = gguf_header._plain_ends
+
+    def counted(window: Any) -> Any:
+        windows.append(len(window))
+        return ends(window)
+
+    monkeypatch.setattr(gguf_header, "_plain_ends", counted)
+    header = parse_header(file_bytes([strings_key([b"", b"abc"] * 10_000)]))
+    assert header.metadata["words"] == ["", "abc"] * 10_000
+    assert 1 < len(windows) <= 2 * gguf_header._MOST_PLAIN_RUNS

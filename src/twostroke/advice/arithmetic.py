@@ -7,7 +7,8 @@ the arguments do not determine is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from twostroke.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

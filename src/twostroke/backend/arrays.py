@@ -5,12 +5,12 @@ Legend: T tokens, S requests, R wanted rows. Knows no plan and no kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from twostroke.dataclass import dataclass
 from twostroke.step import SampleSpec
 
 MAX_TOP = 32  # alternatives a result has room for

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from twostroke.backend.memory import free_memory_bytes
 from twostroke.backend.native import native_module
+from twostroke.dataclass import dataclass
 
 _PEAKS = {"fp32": 0, "bf16": 1, "int8": 2}
 _WORKING_SETS = tuple(1 << shift for shift in (18, 20, 22, 24, 26, 27, 28, 29))
@@ -107,6 +107,8 @@ def load_profile(folder: Path, pool: Any, kernel_set: str, *, redo: bool = False
         found = _read(path)
         if found is not None:
             return found
+    import tempfile
+
     peaks = calibrate(pool, kernel_set)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +26,7 @@ from twostroke.backend.packed import (
 )
 from twostroke.backend.packed_folder import PackedFolder
 from twostroke.config import KvType
+from twostroke.dataclass import dataclass
 from twostroke.errors import CapacityError, ConfigError, ShapeError, UnsupportedCPU
 from twostroke.model.config import ModelConfig
 from twostroke.model.decoder import forward
@@ -253,14 +253,18 @@ def pack_weights(
         CapacityError: the repacked weights do not fit into memory.
     """
     native = native_module()
+    matrices = matrices_of(weights)
+    key = ""
+    if fingerprint:
+        key = cache_key(fingerprint, layout_probe(native, pool, (w.type for w in matrices)))
     try:
         return load_packed(
-            matrices_of(weights),
+            matrices,
             pack=packer(native, pool),
             packed_bytes=native.panel_bytes,
             allocate=native.huge_array,
             folder=folder,
-            key=cache_key(fingerprint, layout_probe(native, pool)) if fingerprint else "",
+            key=key,
             verify=verify,
         )
     except MemoryError:

@@ -11,7 +11,6 @@ import json
 import mmap
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from twostroke.backend.packed_folder import PackedFolder
+from twostroke.dataclass import dataclass
 from twostroke.errors import UnsupportedModel
-from twostroke.formats.ggml_types import BLOCK_SIZES, row_bytes
+from twostroke.formats.ggml_types import GGMLType, row_bytes
 from twostroke.model.weights import Weight
 
 LAYOUT_VERSION = 1  # of this file; what the kernels make of a matrix is told by layout_probe
@@ -175,18 +175,18 @@ def _map_flags() -> int:
     return mmap.MAP_SHARED | int(populate)
 
 
-def layout_probe(native: Any, pool: Any) -> str:
-    """Return a hash of how this build packs each type: a changed layout gets another cache key."""
-    rng = np.random.default_rng(0)
+def layout_probe(native: Any, pool: Any, kinds: Iterable[GGMLType]) -> str:
+    """Return a hash of how this build packs these types: a changed layout gets another key."""
     digest = hashlib.sha256()
     n, k = 32, 256
-    for kind in BLOCK_SIZES:
+    for kind in sorted(set(kinds)):
         nbytes = native.panel_bytes(int(kind), n, k)
         if nbytes < 0:
             continue
         width = row_bytes(kind, k)
         out = np.zeros(nbytes, np.uint8)
-        rows = rng.integers(0, 256, n * width, np.uint8)
+        # Bytes without a pattern that a swap of two rows, blocks or nibbles would leave alone.
+        rows = np.frombuffer(hashlib.shake_128(kind.name.encode()).digest(n * width), np.uint8)
         native.pack_matrix(pool, out, int(kind), rows, n, k, width)
         digest.update(f"{kind.name} {nbytes} ".encode() + out.tobytes())
     return digest.hexdigest()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-_LOG = logging.getLogger(__name__)
 _SUFFIX = ".packed"
 _STALE_TEMPORARY_S = 3600.0  # a writer that takes longer has been killed
 
@@ -54,6 +51,8 @@ class PackedFolder:
         return target
 
     def _write_then_rename(self, target: Path, parts: list[memoryview]) -> None:
+        import tempfile
+
         handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.path)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -89,4 +88,7 @@ class PackedFolder:
     def _warn(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            _LOG.warning("repacked weights are not kept on disk: %s", why)
+            import logging
+
+            logger = logging.getLogger(__name__)
+            logger.warning("repacked weights are not kept on disk: %s", why)

@@ -7,12 +7,12 @@ type asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from twostroke.config import KvType
+from twostroke.dataclass import dataclass
 from twostroke.formats.quant import dequantize
 from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.decoder import forward

@@ -10,9 +10,9 @@ import hashlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.physics.cost import CostModel, Work
 from twostroke.physics.hardware import MachineProfile
 from twostroke.request import SamplingParams

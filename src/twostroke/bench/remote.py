@@ -13,11 +13,12 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 from twostroke.bench.http_stream import EndpointFailed, Target
+from twostroke.dataclass import dataclass
 from twostroke.record import InterTokenLatency, Meter, OutputTokens, PromptTokens, RequestRecord
 
 KINDS = ("unseen", "same", "short", "long")

@@ -8,9 +8,9 @@ never text, and never looks outside the caller's own salts.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 
 from twostroke.cache.radix import TOKEN_BYTES, common_tokens
+from twostroke.dataclass import dataclass
 from twostroke.request import MessageSpan, Request
 
 MAX_RECENT = 32  # sequences remembered per salt

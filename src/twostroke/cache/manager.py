@@ -6,10 +6,9 @@ ids and tokens; the bytes are the backend's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from twostroke.cache.block_pool import BlockPool
 from twostroke.cache.radix import TOKEN_BYTES, Node, RadixTree, token_key
+from twostroke.dataclass import dataclass
 from twostroke.request import Request
 from twostroke.step import BLOCK_SIZE, BlockCopy
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from twostroke.cli import bench_url, options
+from twostroke.cli.engine_options import engine_config, parse_ints
 from twostroke.errors import ConfigError
 from twostroke.step import BLOCK_SIZE
 
@@ -115,8 +116,8 @@ def command(
     """
     if prompt is None and gen is None:
         prompt, gen = DEFAULT_PROMPTS, DEFAULT_GENERATED
-    prompts = options.parse_ints(prompt, param="--prompt") if prompt else ()
-    generated = options.parse_ints(gen, param="--gen") if gen else ()
+    prompts = parse_ints(prompt, param="--prompt") if prompt else ()
+    generated = parse_ints(gen, param="--gen") if gen else ()
     if url is not None:
         bench_url.run(
             url,
@@ -130,11 +131,11 @@ def command(
             as_json=as_json,
         )
         return
-    depths = options.parse_ints(depth, param="--depth", low=0)
-    batches = options.parse_ints(batch, param="--batch", high=1024)
+    depths = parse_ints(depth, param="--depth", low=0)
+    batches = parse_ints(batch, param="--batch", high=1024)
     if no_kv_cache and not generated:
         raise ConfigError("--no-kv-cache needs --gen", remedy="Add --gen 32.")
-    config = options.engine_config(
+    config = engine_config(
         threads=threads,
         kv_type=kv_type,
         backend=backend,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twostroke.cli import options, report
+from twostroke.cli.engine_options import engine_config
 from twostroke.errors import CapacityError, RequestError, TemplateError, TwoStrokeError
 from twostroke.request import SamplingParams
 
@@ -162,7 +163,7 @@ def command(
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
     )
-    config = options.engine_config(
+    config = engine_config(
         threads=threads,
         max_model_len=max_model_len,
         kv_memory=kv_memory,

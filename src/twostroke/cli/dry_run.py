@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from twostroke.backend.native import choose_kernel_set, matrices_of, native_module
 from twostroke.backend.native_ops import NativeOps
 from twostroke.backend.packed import PackedMatrix
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError, TwoStrokeError
 from twostroke.formats.gguf import open_gguf
 from twostroke.model.config import config_from_gguf

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from twostroke.cli import options
+from twostroke.cli.engine_options import engine_config
 from twostroke.errors import RequestError
 
 MAX_TEXT_BYTES = 64 << 20
@@ -65,7 +66,7 @@ def command(
     Example: twostroke perplexity smollm2:135m book.txt --window 1024
     """
     text = read_text(file)
-    config = options.engine_config(
+    config = engine_config(
         threads=threads,
         kv_type=kv_type,
         backend=backend,

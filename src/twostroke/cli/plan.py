@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from twostroke.cli.engine_options import parse_bytes
 from twostroke.cli.fit_machine import with_stored_fit
-from twostroke.cli.options import Json, PrefillChunk, parse_bytes
+from twostroke.cli.options import Json, PrefillChunk
 from twostroke.cli.target_options import (
     UNKNOWN_EXIT,
     Bandwidth,

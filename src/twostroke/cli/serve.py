@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twostroke.cli import options
+from twostroke.cli.engine_options import engine_config
 from twostroke.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def command(
         cors_origins=tuple(cors_origin or ()),
         limits=parse_limits(limit or []),
     )
-    config = options.engine_config(
+    config = engine_config(
         threads=threads,
         max_model_len=max_model_len,
         kv_memory=kv_memory,

@@ -6,7 +6,8 @@ Also turns records and facts into evidence lines. Draws no conclusion.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from twostroke.dataclass import dataclass
 
 from ..record import RequestRecord, WindowRecord
 from .finding import EvidenceLine

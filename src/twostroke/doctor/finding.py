@@ -5,9 +5,11 @@ Holds numbers, file names and line numbers; never a word of any prompt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
+
+from twostroke.dataclass import dataclass
 
 from ..advice import Cure
 from ..record import RequestRecord

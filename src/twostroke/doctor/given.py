@@ -6,10 +6,12 @@ Devices are the datasheet rows of `physics.devices`; the models are public model
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
+
+from twostroke.dataclass import dataclass
 
 from ..advice import arithmetic
 from ..errors import ConfigError

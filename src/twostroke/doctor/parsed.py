@@ -7,9 +7,11 @@ Everything kept here is bounded: what a huge log holds beyond the caps is counte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from types import MappingProxyType
 from typing import Any
+
+from twostroke.dataclass import dataclass
 
 from ..record import RequestRecord, WindowRecord
 

@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
+
+from twostroke.dataclass import dataclass
 
 from ..errors import ConfigError
 from .parsers.numbers import json_count

@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from twostroke.dataclass import dataclass
 
 from ..errors import ConfigError
 from .probe_client import Endpoint, parse_endpoint

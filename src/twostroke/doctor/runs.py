@@ -8,8 +8,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
+
+from twostroke.dataclass import dataclass
 
 from ..record import MIN_TOKENS_FOR_PREFILL_RATE, RequestRecord, WindowRecord
 from .parsed import Fact, Parsed

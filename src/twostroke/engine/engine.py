@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from twostroke.dataclass import dataclass
 from twostroke.events import Arrived, Event, Observer, StepDone
 from twostroke.record import RequestRecord
 from twostroke.request import FinishReason, Request, RequestOutput, SamplingParams

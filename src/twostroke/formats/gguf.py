@@ -13,7 +13,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint, ModelError, ModelNotFound, UnsupportedModel
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.formats.gguf_header import (

@@ -14,10 +14,11 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
 from twostroke.formats.ggml_types import BLOCK_SIZES, GGMLType
 
@@ -56,6 +57,9 @@ _NUMBERS: dict[int, tuple[struct.Struct, np.dtype[np.generic]]] = {
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _SHORTEST_TENSOR_RECORD = 8 + 1 + 4 + 8 + 4 + 8
 _SHORTEST_KEY_RECORD = 8 + 1 + 4 + 1
+_PLAIN_WINDOW_BYTES = 1 << 18  # stays in the second-level cache
+# A hostile array changes kind at every string: after so many changes it is read the slow way.
+_MOST_PLAIN_RUNS, _AFTER_A_PLAIN_RUN = 32, 64
 
 
 class TruncatedHeader(CorruptCheckpoint):
@@ -181,18 +185,64 @@ class _Reader:
         return bytes(self.data[start : start + length]).decode("utf-8", "surrogateescape")
 
     def strings(self, count: int, what: str) -> list[str]:
-        """Read `count` strings: the hot loop of a large vocabulary, hence no call per string."""
+        """Read `count` strings: plain ones many at a time, the few others one by one."""
+        out: list[str] = []
+        for _ in range(_MOST_PLAIN_RUNS):
+            self._add_plain_strings(count, out)
+            if len(out) == count:
+                return out
+            self._add_strings(min(count, len(out) + _AFTER_A_PLAIN_RUN), out, what)
+        self._add_strings(count, out, what)
+        return out
+
+    def _add_strings(self, count: int, out: list[str], what: str) -> None:
+        """Read strings one by one until there are `count`."""
         data, pos, end = self.data, self.pos, min(self.end, MAX_HEADER_BYTES)
         unpack = _U64.unpack_from
-        out: list[str] = []
-        for index in range(count):
+        for index in range(len(out), count):
             start = pos + 8
             pos = start + unpack(data, pos)[0] if start <= end else start
             if pos > end:
                 self.take(pos - self.pos, f"string {index} of {what}")  # refuses, with the reason
             out.append(str(data[start:pos], "utf-8", "surrogateescape"))
         self.pos = pos
-        return out
+
+    def _add_plain_strings(self, count: int, out: list[str]) -> None:
+        """Read strings until there are `count` or one is not plain, a window of bytes at a time."""
+        end = min(self.end, MAX_HEADER_BYTES)
+        while len(out) < count and self.pos < end:
+            size = min(end - self.pos, _PLAIN_WINDOW_BYTES)
+            window = np.frombuffer(self.data, np.uint8, size, self.pos)
+            ends = _plain_ends(window)[: count - len(out)]
+            if not len(ends):
+                return
+            text = window[: ends[-1]].copy()
+            text[0] = text[ends[:-1]] = 0  # now eight zeros begin each string and are nowhere else
+            out += str(text.data, "utf-8", "surrogateescape").split("\0" * 8)[1:]
+            self.pos += int(ends[-1])
+
+
+def _plain_ends(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
+    """Return where each plain string at the head of a window ends; the next one starts there.
+
+    A plain string has 1 to 255 bytes, none of them zero: a byte of length, seven zeros, the text.
+    Every length is checked against the place of the next one, all at once.
+    """
+    zeros = np.flatnonzero(window == 0)
+    runs = zeros[: len(zeros) // 7 * 7].reshape(-1, 7)
+    starts = runs[:, 0] - 1
+    if not len(starts) or starts[0] != 0:
+        return starts[:0]
+    lengths = window[starts]
+    ends = starts + 8 + lengths
+    is_plain = (runs[:, 6] - runs[:, 0] == 6) & (lengths != 0)
+    is_plain[1:] &= starts[1:] == ends[:-1]
+    num_plain = len(ends) if is_plain.all() else int(np.argmin(is_plain))
+    # What follows the last one does not vouch for it: it may be cut off, or hold a zero.
+    limit = zeros[7 * num_plain] if 7 * num_plain < len(zeros) else len(window)
+    if num_plain and ends[num_plain - 1] > limit:
+        num_plain -= 1
+    return ends[:num_plain]
 
 
 def _read_version(reader: _Reader) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from twostroke.dataclass import dataclass
 from twostroke.formats.gguf import GGUFFile
 from twostroke.formats.gguf_header import Value
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from twostroke.dataclass import dataclass
 from twostroke.events import Admitted, Arrived, Event, Finished, Preempted, StepDone
 from twostroke.record import (
     MIN_TOKENS_FOR_PREFILL_RATE,

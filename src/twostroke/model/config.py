@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
 
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from twostroke.dataclass import dataclass
 from twostroke.model.names import HubName, is_repo_part, is_safe_file
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -15,10 +15,10 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import DownloadError, ModelNotFound
 from twostroke.model.hf_cache import COMMIT, RepoFolder, cache_folder, is_offline, repo_folder
 from twostroke.model.model_files import Progress, choose

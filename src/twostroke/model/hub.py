@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from twostroke.config import environment_value
+from twostroke.dataclass import dataclass
 from twostroke.errors import ModelError, ModelNotFound
 from twostroke.formats.gguf import shard_paths
 from twostroke.model.hf_cache import CachedFile, RepoFolder, cache_folder, cached_files, repo_folder

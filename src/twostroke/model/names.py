@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ModelNotFound
 
 DEFAULT_QUANT = "Q4_K_M"

@@ -9,9 +9,9 @@ heads, K kv heads, D head_dim, E hidden, F intermediate, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from twostroke.dataclass import dataclass
 from twostroke.model.config import RopeConfig
 from twostroke.model.weights import Weight
 

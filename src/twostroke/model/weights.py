@@ -5,12 +5,12 @@ backends convert.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.model.config import ModelConfig

@@ -9,9 +9,9 @@ term.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from twostroke.config import KvType
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights

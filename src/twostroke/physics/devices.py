@@ -7,9 +7,9 @@ Source: each row's `source`; efficiencies from public measurements (see EFFICIEN
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.physics.figure import Figure, Source
 

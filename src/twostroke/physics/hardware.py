@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.physics.cost import Work
 
 

@@ -5,8 +5,7 @@ Source: block sizes of the GGUF format for ggml's types; vLLM's documentation fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.formats.ggml_types import GGMLType, row_bytes
 

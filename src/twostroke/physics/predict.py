@@ -7,9 +7,9 @@ The first token belongs to prefill. Source: Kaplan et al. 2020, arXiv:2001.08361
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.physics.cost import CostModel, Work
 from twostroke.physics.speed import NO_TIME, Seconds, Speed

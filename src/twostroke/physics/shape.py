@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from twostroke.dataclass import dataclass
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights, Weight

@@ -8,11 +8,12 @@ serves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig
+from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
 from twostroke.physics.predict import PhysicsPredictor

@@ -7,10 +7,11 @@ bound fits, no that not even the lower one does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from twostroke.config import EngineConfig
+from twostroke.dataclass import dataclass
 from twostroke.physics.cost import layer_token_bytes
 from twostroke.physics.kv_format import KvFormat
 from twostroke.physics.shape import ModelShape

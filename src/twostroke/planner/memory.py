@@ -8,8 +8,8 @@ Source: formulas and observed allocations collected from public threads; each ru
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from twostroke.dataclass import dataclass
 from twostroke.physics.cost import layer_token_bytes
 from twostroke.physics.kv_format import KvFormat
 from twostroke.physics.shape import LayerShape, ModelShape

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import (
     ConfigError,
     CorruptCheckpoint,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError, ShapeError
 from twostroke.physics.cost import CostModel
 from twostroke.physics.kv_format import KvFormat

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.physics.devices import find_device
 from twostroke.physics.figure import Source

@@ -5,13 +5,13 @@ Knows no backend. The block tables of running requests are kept, so that a decod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from twostroke.backend.arrays import Int32s, StepArrays
+from twostroke.dataclass import dataclass
 from twostroke.step import BLOCK_SIZE, SampleSpec, Slice, StepPlan
 
 _NO_BLOCKS = np.zeros(0, np.int32)

@@ -9,8 +9,8 @@ tokens that come out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from twostroke.dataclass import dataclass
 from twostroke.sampling import mix
 from twostroke.step import BLOCK_SIZE, Sampled, Slice, StepPlan, StepResult
 

@@ -8,9 +8,10 @@ the client, not even half of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
+from twostroke.dataclass import dataclass
 from twostroke.text.detokenizer import Detokenizer
 from twostroke.text.stop import StopMatcher
 from twostroke.text.stream import TextStream

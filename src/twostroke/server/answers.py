@@ -10,8 +10,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from twostroke.dataclass import dataclass
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.record import OutputTokens, RequestRecord
 from twostroke.request import FinishReason, Request, RequestOutput, TokenLogprob

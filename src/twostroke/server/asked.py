@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from starlette.requests import Request
 
+from twostroke.dataclass import dataclass
 from twostroke.record import RequestRecord
 from twostroke.request import FinishReason
 from twostroke.server.answers import Piece

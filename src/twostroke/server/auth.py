@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.server.refusals import Unauthorized
 

@@ -5,9 +5,9 @@ the model summarise them. Never a system message, never half a turn, never the l
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong
 from twostroke.server.prompts import Prompt
 

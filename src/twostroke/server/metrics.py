@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -21,6 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from twostroke.dataclass import dataclass
 from twostroke.events import Admitted, Arrived, Event, Finished, Preempted, StepDone
 from twostroke.meters.export import REQUEST_BOUNDS_S, TOKEN_BOUNDS_S
 from twostroke.request import FinishReason

@@ -8,10 +8,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twostroke.build import LoadedModel
+from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong, RequestError, TemplateError
 from twostroke.llm import Encoded
 from twostroke.server.answer_text import CLOSE_TAG, OPEN_TAG

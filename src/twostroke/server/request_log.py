@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TextIO
 
+from twostroke.dataclass import dataclass
 from twostroke.record import PHASES, RequestRecord
 
 

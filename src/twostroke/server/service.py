@@ -10,10 +10,11 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from twostroke.build import LoadedModel
 from twostroke.config import EngineConfig
+from twostroke.dataclass import dataclass
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine, PrefillProgress
 from twostroke.errors import RequestError, TwoStrokeError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 
 CACHE_SCOPES = ("key", "shared")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
 from twostroke.server.answer_text import AnswerText, CallText
 from twostroke.server.prompts import Prompts

@@ -9,10 +9,9 @@ of llama.cpp's converter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import UnsupportedModel
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from twostroke.dataclass import dataclass
 from twostroke.text.messages import Message, text_hash
 from twostroke.text.tokenizer import Segment
 

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from twostroke.text.finder import TokenFinder
 from twostroke.text.pretokenizers import PreTokenizer
-from twostroke.text.sentencepiece import MAX_PIECE_CHARS
-from twostroke.text.vocabulary import SPACE
+from twostroke.text.vocabulary import MAX_PIECE_CHARS, SPACE
 
 Encoded = tuple[list[int], list[int]]  # ids, and the character at which each begins
 _Rank = Callable[[str, str], object]

@@ -13,22 +13,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from twostroke.text.vocabulary import MAX_PIECE_CHARS
+
 Merges = list[tuple[str, str]]
 _Ids = npt.NDArray[np.int32]
 
 _CACHE_VERSION = 1
 _MAX_CACHE_BYTES = 1 << 27
-# A real piece has at most 93 bytes; longer ones are never cut, so that a hostile file costs no
-# quadratic time.
-MAX_PIECE_CHARS = 256
 
 
 def ranked_merges(
@@ -99,6 +96,8 @@ def _vocabulary_hash(
 
 def _read_cache(path: Path, vocab_size: int) -> tuple[_Ids, _Ids] | None:
     """Return the two columns of ids, None when the file is missing or not what it should be."""
+    import zipfile
+
     try:
         if path.stat().st_size > _MAX_CACHE_BYTES:
             return None
@@ -116,6 +115,8 @@ def _read_cache(path: Path, vocab_size: int) -> tuple[_Ids, _Ids] | None:
 
 def _write_cache(path: Path, left: _Ids, right: _Ids) -> None:
     """Write atomically; a full or read-only disk only costs the next start its second."""
+    import tempfile
+
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".merges-", suffix=".npz")

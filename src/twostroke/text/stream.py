@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from twostroke.dataclass import dataclass
 from twostroke.text.detokenizer import Detokenizer
 from twostroke.text.stop import StopMatcher
 from twostroke.text.tokenizer import Tokenizer

@@ -12,10 +12,10 @@ import bisect
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint, RequestError
 from twostroke.text.finder import TokenFinder
 from twostroke.text.pretokenizers import PreTokenizer, find_pre_tokenizer

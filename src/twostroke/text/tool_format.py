@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from twostroke.dataclass import dataclass
 
 OPEN_TAG, CLOSE_TAG = "<tool_call>", "</tool_call>"
 _OPEN_RESULT, _CLOSE_RESULT = "<tool_response>", "</tool_response>"

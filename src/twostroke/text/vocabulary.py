@@ -9,14 +9,17 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
 
 PREFIX = "tokenizer.ggml."
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space as U+2581
 MAX_VOCAB_SIZE = 1 << 22
 MAX_MERGES = 1 << 23
+# A real piece has at most 93 bytes; longer ones are never cut, so that a hostile file costs no
+# quadratic time.
+MAX_PIECE_CHARS = 256
 
 # Control tokens that end a turn in published chat models. An end token of the metadata counts
 # whatever its name.

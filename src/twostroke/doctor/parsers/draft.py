@@ -6,7 +6,9 @@ Rates are computed here and nowhere else, from count and time; what an engine pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from twostroke.dataclass import dataclass
 
 from ...record import (
     MIN_TOKENS_FOR_PREFILL_RATE,

@@ -6,8 +6,10 @@ count, and a chunk is never taken for a token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from twostroke.dataclass import dataclass
 
 from ..parsed import Fact, Item
 from . import koboldcpp, llama_server, lm_studio, ollama, openai_usage, own, tabby, tgi, vllm

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from twostroke.dataclass import dataclass
 
 from ...advice import Cure, cure, cures
 from ...record import RequestRecord

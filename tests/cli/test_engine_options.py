@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.cli.options import engine_config, parse_bytes, parse_ints
+from twostroke.cli.engine_options import engine_config, parse_bytes, parse_ints
 from twostroke.config import KvType
 from twostroke.errors import ConfigError
 
