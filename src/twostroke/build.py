@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig, environment_value
 from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
-from twostroke.errors import CapacityError, TemplateError
+from twostroke.errors import CapacityError, ConfigError, TemplateError
 from twostroke.events import Observer
 from twostroke.formats.gguf import GGUFFile, open_gguf
 from twostroke.formats.quant import dequantize
@@ -28,12 +28,15 @@ from twostroke.model.config import ModelConfig, config_from_gguf
 from twostroke.model.hub import Progress, models_folder, resolve
 from twostroke.model.weights import ModelWeights, load_weights, vocab_size_of
 from twostroke.physics.cost import CostModel
+from twostroke.physics.fit import assumed_speed
 from twostroke.physics.hardware import MachineProfile
+from twostroke.physics.predict import PhysicsPredictor
+from twostroke.physics.stored import stored_fit
 from twostroke.request import MessageSpan
 from twostroke.runner.runner import ModelRunner
 from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import MAX_WAIT_S, MAX_WAITING, Scheduler
-from twostroke.step import BLOCK_SIZE, StepPlan
+from twostroke.step import BLOCK_SIZE, Predictor, StepPlan
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
 from twostroke.text.tokenizer import Segment, Tokenizer
 
@@ -107,6 +110,11 @@ def cache_folder() -> Path:
     return models_folder().parent
 
 
+def fits_folder() -> Path:
+    """Return the folder of what was fitted to this machine's measured steps."""
+    return cache_folder() / "fits"
+
+
 def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
     """Find a model by name, fetching it if needed, and open it.
 
@@ -164,6 +172,14 @@ class Machine(Protocol):
     @property
     def packed_bytes(self) -> Mapping[str, int] | None: ...
 
+    def probe(self) -> Callable[[], tuple[float, float]]:
+        """Return what measures the machine's speed right now: operations and bytes per second.
+
+        Raises:
+            ConfigError: a backend that measures none.
+        """
+        ...
+
     def runner(self, num_blocks: int, *, max_tokens: int, max_positions: int) -> ModelRunner:
         """Return a runner whose steps hold at most max_tokens tokens."""
         ...
@@ -192,8 +208,15 @@ class _NativeMachine:
         folder = cache_folder() / "profiles"
         if calibrate or not measure.profile_path(folder, kernel_set, self._pool.size).exists():
             print("twostroke: measuring this machine's peaks (about 3 s, once)", file=sys.stderr)
-        peaks = measure.load_profile(folder, self._pool, kernel_set, redo=calibrate)
-        self.profile: MachineProfile | None = MachineProfile.from_dict(peaks.to_dict())
+        self.profile: MachineProfile | None = measure.load_profile(
+            folder, self._pool, kernel_set, redo=calibrate
+        )
+
+    def probe(self) -> Callable[[], tuple[float, float]]:
+        """Return what measures this machine's int8 and read rates right now."""
+        from twostroke.backend.calibrate import Probe
+
+        return Probe(self._pool, self._kernel_set).speed
 
     def runner(self, num_blocks: int, *, max_tokens: int, max_positions: int) -> ModelRunner:
         model = self._native.NativeModel(
@@ -220,6 +243,9 @@ class _ReferenceMachine:
         c = model.config
         values = 2 * c.num_layers * c.num_kv_heads * c.head_dim * BLOCK_SIZE
         self.block_bytes = 4 * values  # float32, rounded to the KV type
+
+    def probe(self) -> Callable[[], tuple[float, float]]:
+        raise ConfigError("this backend has no peaks to fit to", remedy="Use the native backend.")
 
     def runner(self, num_blocks: int, *, max_tokens: int, max_positions: int) -> ModelRunner:
         from twostroke.backend.eager import EagerModel
@@ -263,6 +289,7 @@ class BuiltEngine:
     config: EngineConfig
     cost: CostModel
     num_blocks: int
+    physics: PhysicsPredictor | None = None  # None: this backend's peaks are unknown
 
     @property
     def summary(self) -> str:
@@ -307,7 +334,7 @@ def build_engine(
         max_tokens=resolved.prefill_chunk + resolved.max_num_seqs,
         max_positions=resolved.max_model_len,
     )
-    predictor = FittedPredictor()
+    predictor = _predictor(model, resolved, machine, cost)
     meter = PhaseMeter(
         model=model.name,
         build=__version__,
@@ -329,7 +356,23 @@ def build_engine(
         predictor=predictor,
         take_record=meter.take,
     )
-    return BuiltEngine(engine, machine, resolved, cost, num_blocks)
+    physics = predictor if isinstance(predictor, PhysicsPredictor) else None
+    return BuiltEngine(engine, machine, resolved, cost, num_blocks, physics)
+
+
+def _predictor(
+    model: LoadedModel, config: EngineConfig, machine: Machine, cost: CostModel
+) -> Predictor:
+    """Return the predictor of the engine's steps: physics where this machine's peaks are known.
+
+    It starts from the fit of this model, of another one here, or from assumed shares of the peaks.
+    """
+    profile = machine.profile
+    if profile is None:
+        return FittedPredictor()
+    path = model.file.paths[0]
+    speed = stored_fit(fits_folder(), path, config.kv_type.value, profile)
+    return PhysicsPredictor.learning(cost, speed or assumed_speed(profile))
 
 
 def _resolve(

@@ -144,6 +144,8 @@ class RequestRecord:
     decode_ceiling_tok_s: float | None = None
     predicted_prefill_s: float | None = None
     predicted_decode_s: float | None = None
+    prefill_error: float | None = None  # predicted / measured - 1; None where either is unknown
+    decode_error: float | None = None
     cache: CacheOutcome = CacheOutcome()
     speculation: Speculation = Speculation()
     # rates as a foreign engine printed them

@@ -11,10 +11,11 @@ import pytest
 from tests.physics.test_fit import steps
 from tests.tiny_models import write_tiny
 from twostroke.backend.calibrate import cpu_name
-from twostroke.cli.fit_machine import fit_path, stored_fit
+from twostroke.build import fits_folder
 from twostroke.cli.main import invoke
 from twostroke.physics.fit import fit_speed
 from twostroke.physics.hardware import MachineProfile
+from twostroke.physics.stored import fit_path, store_fit, stored_fit
 
 PROFILE = MachineProfile(
     cpu=cpu_name(),
@@ -50,26 +51,48 @@ def test_a_stored_fit_wins_over_assumed_shares(
     capsys: pytest.CaptureFixture[str], model: Path
 ) -> None:
     before = predict(capsys, model)
-    assert before["device"]["speed"]["efficiency"]["compute"]["source"] == "assumed"
+    assert before["device"]["speed"]["source"] == "assumed"
     fit = fit_speed(PROFILE, steps())
     assert fit is not None
-    path = fit_path(model, "bf16", PROFILE)
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(fit.to_dict()))
+    store_fit(fits_folder(), model, "bf16", PROFILE, fit)
     after = predict(capsys, model)
     assert after["device"]["speed"]["source"] == "fitted"
     assert after["device"]["speed"]["num_steps"] == len(steps())
     assert after["total_s"] != before["total_s"]
     other_kv = predict(capsys, model, "--kv-type", "q8")
-    assert other_kv["device"]["speed"]["source"] == "measured"
+    assert other_kv["device"]["speed"]["source"] == "assumed"
+
+
+def test_another_models_fit_stands_in_with_a_wider_interval(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"x" * 100)
+    fit = fit_speed(PROFILE, steps())
+    assert fit is not None
+    store_fit(fits_folder(), other, "bf16", PROFILE, fit)
+    found = predict(capsys, model)["device"]["speed"]
+    assert found["source"] == "fitted" and "other.gguf" in found["name"]
+    assert found["low"] < fit.low and found["high"] > fit.high
+    store_fit(fits_folder(), model, "bf16", PROFILE, fit)
+    assert predict(capsys, model)["device"]["speed"]["low"] == fit.low
+
+
+def test_a_fit_of_another_build_is_not_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = fit_speed(PROFILE, steps())
+    assert fit is not None
+    store_fit(fits_folder(), model, "bf16", PROFILE, fit)
+    assert stored_fit(fits_folder(), model, "bf16", PROFILE) == fit
+    monkeypatch.setattr("twostroke.physics.stored.__version__", "0.0.1")
+    assert stored_fit(fits_folder(), model, "bf16", PROFILE) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 50_000, "x" * 100_000])
 def test_a_broken_fit_counts_as_none(model: Path, text: str) -> None:
-    path = fit_path(model, "bf16", PROFILE)
+    path = fit_path(fits_folder(), model, "bf16", PROFILE)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert stored_fit(model, "bf16", PROFILE) is None
+    assert stored_fit(fits_folder(), model, "bf16", PROFILE) is None
 
 
 def test_calibrate_is_refused_where_it_cannot_run(

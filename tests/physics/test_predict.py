@@ -8,16 +8,15 @@ from twostroke.errors import ConfigError
 from twostroke.physics.cost import CostModel
 from twostroke.physics.devices import DEVICES, EFFICIENCY, find_device
 from twostroke.physics.figure import Source
+from twostroke.physics.fit import assumed_speed
 from twostroke.physics.hardware import MachineProfile
 from twostroke.physics.kv_format import kv_format
 from twostroke.physics.predict import PhysicsPredictor
 from twostroke.physics.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.physics.speed import (
     Speed,
-    fitted_share,
     given_speed,
     speed_of_device,
-    speed_of_profile,
 )
 
 LAYER = LayerShape(heads=4, kv_heads=2, key_dim=64, value_dim=64)
@@ -133,13 +132,12 @@ def test_a_profile_gives_each_unit_its_own_rate() -> None:
         fp32_flops_per_s=200e9,
         bandwidth=((1 << 20, 100e9), (1 << 30, 30e9)),
     )
-    speed = speed_of_profile(profile)
+    speed = assumed_speed(profile)
     step = predictor(speed).decode(1)
-    assert step is not None and speed.source is Source.MEASURED
+    assert step is not None and speed.source is Source.ASSUMED
     e = EFFICIENCY["twostroke"]
-    assert step.value == pytest.approx(
-        e.step_s.value + max(8e9 / 400e9 / e.compute.value, 8e9 / 30e9 / e.memory.value), rel=1e-3
-    )
+    at_peak = 8e9 / 400e9 + 8e9 / 30e9
+    assert step.value == pytest.approx(e.step_s.value + at_peak / e.memory.value, rel=1e-3)
 
 
 def test_every_rate_of_a_speed_says_its_source() -> None:
@@ -149,10 +147,3 @@ def test_every_rate_of_a_speed_says_its_source() -> None:
         for figure in found["efficiency"].values():
             assert figure["source"] == "assumed" and figure["note"]
             assert figure["low"] <= figure["value"] <= figure["high"]
-
-
-def test_a_fit_needs_three_steps_and_keeps_the_spread() -> None:
-    assert fitted_share([0.6, 0.7], "decode") is None
-    fit = fitted_share([0.6, 0.9, 0.7, 0.65, 0.68], "decode")
-    assert fit is not None and (fit.value, fit.low, fit.high) == (0.68, 0.6, 0.9)
-    assert fit.source is Source.FITTED and "5 steps" in fit.note

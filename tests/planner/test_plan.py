@@ -186,7 +186,7 @@ def test_this_machine_without_a_profile_has_no_speed() -> None:
     unknown = this_machine(None, 8e9)
     assert unknown.speed.missing and unknown.memory_bytes == 8e9
     known = this_machine(PROFILE, 8e9)
-    assert known.speed.missing == () and known.to_dict()["speed"]["source"] == "measured"
+    assert known.speed.missing == () and known.to_dict()["speed"]["source"] == "assumed"
 
 
 def test_numbers_given_win_over_the_table() -> None:

@@ -10,41 +10,20 @@ import hashlib
 import json
 import os
 import platform
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from twostroke.backend.memory import free_memory_bytes
 from twostroke.backend.native import native_module
-from twostroke.dataclass import dataclass
+from twostroke.physics.hardware import MachineProfile
 
 _PEAKS = {"fp32": 0, "bf16": 1, "int8": 2}
 _WORKING_SETS = tuple(1 << shift for shift in (18, 20, 22, 24, 26, 27, 28, 29))
 _SECONDS_PER_POINT = 0.2
+_SHORT_S = 0.05
+PROBE_BYTES = 1 << 27  # beyond every cache, and about the sample model's weights
 _ROUNDS = 2  # the better of them: another process can only slow a loop down
 _MEMORY_SHARE = 4  # the largest working set is at most this part of free memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPeaks:
-    """Peaks of one machine, kernel set and thread count.
-
-    Units: operations per second (a multiply-add is two); bandwidth as (working set in bytes, bytes
-    per second), ascending. A type that the kernel set multiplies as fp32 has fp32's peak.
-    """
-
-    cpu: str
-    kernel_set: str
-    threads: int
-    int8_ops_per_s: float
-    bf16_flops_per_s: float
-    fp32_flops_per_s: float
-    bandwidth: tuple[tuple[int, float], ...]
-    source: str = "measured"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, ready for JSON and for physics.hardware."""
-        return asdict(self)
 
 
 def cpu_name() -> str:
@@ -56,37 +35,50 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def calibrate(pool: Any, kernel_set: str) -> MeasuredPeaks:
+class Probe:
+    """Short measurements of what the machine gives right now. Keeps the memory that it reads."""
+
+    def __init__(self, pool: Any, kernel_set: str, num_bytes: int = PROBE_BYTES) -> None:
+        self._native, self._pool, self._kernel_set = native_module(), pool, kernel_set
+        self._memory = self._native.huge_array(num_bytes)
+        self._memory[:] = 1
+
+    def read_bytes_per_s(self, num_bytes: int, seconds: float = _SECONDS_PER_POINT) -> float:
+        """Return the bandwidth of plain reads of a working set: the best of two rounds."""
+        part = self._memory[:num_bytes]
+        read, each = self._native.read_bytes_per_s, seconds / _ROUNDS
+        return max(float(read(self._pool, part, each)) for _ in range(_ROUNDS))
+
+    def ops_per_s(self, kind: str, seconds: float = _SECONDS_PER_POINT) -> float:
+        """Return operations per second of fp32, bf16 or int8: the best of two rounds; 0: none."""
+        peak, each = self._native.peak_ops_per_s, seconds / _ROUNDS
+        rounds = range(_ROUNDS)
+        return max(float(peak(self._pool, self._kernel_set, _PEAKS[kind], each)) for _ in rounds)
+
+    def speed(self) -> tuple[float, float]:
+        """Return int8 operations and bytes read per second right now, in a tenth of a second."""
+        arithmetic = self.ops_per_s("int8", _SHORT_S) or self.ops_per_s("fp32", _SHORT_S)
+        return arithmetic, self.read_bytes_per_s(PROBE_BYTES, _SHORT_S)
+
+
+def calibrate(pool: Any, kernel_set: str) -> MachineProfile:
     """Measure the peaks of a kernel set on the threads of a pool.
 
     Cost: about three seconds and 512 MiB, or a quarter of what is free.
     """
-    native = native_module()
     free = free_memory_bytes()
     largest = _WORKING_SETS[-1] if free is None else free // _MEMORY_SHARE
     sizes = [size for size in _WORKING_SETS if size <= largest] or [_WORKING_SETS[0]]
-    memory = native.huge_array(sizes[-1])
-    memory[:] = 1
-
-    def best_read(size: int) -> float:
-        seconds = _SECONDS_PER_POINT / _ROUNDS
-        part = memory[:size]
-        return max(float(native.read_bytes_per_s(pool, part, seconds)) for _ in range(_ROUNDS))
-
-    def best_peak(kind: int) -> float:
-        seconds = _SECONDS_PER_POINT / _ROUNDS
-        rounds = [native.peak_ops_per_s(pool, kernel_set, kind, seconds) for _ in range(_ROUNDS)]
-        return float(max(rounds))
-
-    peaks = {name: best_peak(kind) for name, kind in _PEAKS.items()}
-    return MeasuredPeaks(
+    probe = Probe(pool, kernel_set, sizes[-1])
+    peaks = {name: probe.ops_per_s(name) for name in _PEAKS}
+    return MachineProfile(
         cpu=cpu_name(),
         kernel_set=kernel_set,
         threads=int(pool.size),
         int8_ops_per_s=peaks["int8"] or peaks["fp32"],
         bf16_flops_per_s=peaks["bf16"] or peaks["fp32"],
         fp32_flops_per_s=peaks["fp32"],
-        bandwidth=tuple((size, best_read(size)) for size in sizes),
+        bandwidth=tuple((size, probe.read_bytes_per_s(size)) for size in sizes),
     )
 
 
@@ -97,7 +89,7 @@ def profile_path(folder: Path, kernel_set: str, threads: int) -> Path:
     return folder / f"{name}.json"
 
 
-def load_profile(folder: Path, pool: Any, kernel_set: str, *, redo: bool = False) -> MeasuredPeaks:
+def load_profile(folder: Path, pool: Any, kernel_set: str, *, redo: bool = False) -> MachineProfile:
     """Return the remembered profile of this machine, or measure and remember one.
 
     A folder that cannot be written costs a measurement at each start, no error.
@@ -119,13 +111,8 @@ def load_profile(folder: Path, pool: Any, kernel_set: str, *, redo: bool = False
     return peaks
 
 
-def _read(path: Path) -> MeasuredPeaks | None:
+def _read(path: Path) -> MachineProfile | None:
     try:
-        data = json.loads(path.read_text())
-        points = tuple((int(size), float(rate)) for size, rate in data["bandwidth"])
-        peaks = MeasuredPeaks(**{**data, "bandwidth": points})
-        rates = (peaks.int8_ops_per_s, peaks.bf16_flops_per_s, peaks.fp32_flops_per_s)
-        usable = bool(points) and min(*rates, *(rate for _, rate in points)) > 0
-    except (OSError, ValueError, TypeError, KeyError):
+        return MachineProfile.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return peaks if usable else None

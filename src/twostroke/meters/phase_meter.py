@@ -82,6 +82,13 @@ class _PhaseSum:
         return floor_s / self.seconds if floor_s is not None and self.seconds > 0 else None
 
     @property
+    def error(self) -> float | None:
+        """Predicted / measured - 1."""
+        if not self.num_steps or self.predicted_s is None or self.seconds <= 0:
+            return None
+        return self.predicted_s / self.seconds - 1.0
+
+    @property
     def ceiling_tok_s(self) -> float | None:
         known = self.arithmetic_s is not None and self.floor_s > 0
         return self.num_tokens / self.floor_s if known else None
@@ -282,6 +289,8 @@ class PhaseMeter:
             decode_ceiling_tok_s=decode.ceiling_tok_s,
             predicted_prefill_s=prefill.predicted_s if prefill.num_steps else None,
             predicted_decode_s=decode.predicted_s if decode.num_steps else None,
+            prefill_error=prefill.error,
+            decode_error=decode.error,
             cache=_cache_outcome(admitted),
             finish=event.reason.value,
             meter=Meter(flags=("cold",) if account.is_cold else ()),

@@ -8,7 +8,8 @@ term.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from twostroke.config import KvType
 from twostroke.dataclass import dataclass
@@ -17,9 +18,7 @@ from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights
 from twostroke.physics.kv_format import KvFormat
 from twostroke.physics.shape import LayerShape, ModelShape, WeightSizes, shape_of_model
-from twostroke.step import BLOCK_SIZE, StepPlan
-
-_MAX_REMEMBERED = 1 << 15
+from twostroke.step import BLOCK_SIZE, Slice, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,35 @@ class Work:
     def num_ops(self) -> float:
         """Operations of any unit."""
         return self.int8_ops + self.bf16_flops + self.fp32_flops
+
+
+class Span(NamedTuple):
+    """`times` requests that each compute tokens [start, end) and `logit_rows` rows of logits."""
+
+    start: int
+    end: int
+    logit_rows: int = 0
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work of one step by what does it: the layers' matrices, the head, attention.
+
+    rows, head_rows: how many rows each matrix is multiplied with; kernels are quicker a row with
+    many of them.
+    """
+
+    body: Work
+    head: Work
+    attention: Work
+    rows: float
+    head_rows: float
+
+    @property
+    def total(self) -> Work:
+        """All of it."""
+        return self.body + self.head + self.attention
 
 
 def visible_keys(start: int, end: int, window: int) -> int:
@@ -107,7 +135,7 @@ class CostModel:
             count * size for layer, count, size in self._layers if not layer.shares_kv
         )
         self._state_bytes = shape.state_bytes or 0
-        self._streams: dict[int, Work] = {}
+        self._last: tuple[StepPlan, StepWork] | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -138,38 +166,63 @@ class CostModel:
         """Return the work of computing tokens [start, end) of one request, without reading
         weights.
         """
-        n, w = end - start, self._weights
-        work = _matrix_work(w.body.values, n) + _matrix_work(w.head.values, logit_rows)
+        w, n = self._weights, end - start
+        work = self._body_ops(n) + _matrix_work(w.head.values, logit_rows)
+        return work + self._attention((Span(start, end),))
+
+    def _body_ops(self, rows: float) -> Work:
+        w = self._weights
+        work = _matrix_work(w.body.values, rows)
         if w.experts.values:
-            work += _matrix_work(w.experts.values, n * self._expert_share)
-        attention = kv_bytes = 0.0
+            work += _matrix_work(w.experts.values, rows * self._expert_share)
+        return work
+
+    def _attention(self, spans: Iterable[Span]) -> Work:
+        """Return operations and cache reads of attention, state of recurrent layers included."""
+        spans = tuple(spans)
+        operations = kv_bytes = 0.0
         for layer, count, token_bytes in self._layers:
-            pairs = visible_keys(start, end, layer.window)
-            attention += 2.0 * count * layer.heads * (layer.key_dim + layer.value_dim) * pairs
-            kv_bytes += count * token_bytes * (min(end, layer.window + n) if layer.window else end)
-        kv_bytes += self._state_bytes
-        return work + _ops_work({self._kv_unit: attention}) + Work(kv_bytes=kv_bytes)
+            window = layer.window
+            pairs = keys = 0.0
+            for start, end, _, times in spans:
+                n = end - start
+                if n == 1:
+                    seen = min(end, window) if window else end
+                    pairs += times * seen
+                else:
+                    pairs += times * visible_keys(start, end, window)
+                keys += times * (min(end, window + n) if window else end)
+            operations += 2.0 * count * layer.heads * (layer.key_dim + layer.value_dim) * pairs
+            kv_bytes += count * token_bytes * keys
+        kv_bytes += self._state_bytes * sum(span.times for span in spans)
+        ops = _ops_work({self._kv_unit: operations})
+        return Work(ops.int8_ops, ops.bf16_flops, ops.fp32_flops, 0.0, kv_bytes)
+
+    def spans_work(self, spans: Iterable[Span]) -> StepWork:
+        """Return the work of a step of these spans, weights read once."""
+        spans = tuple(spans)
+        rows = head_rows = 0
+        for start, end, logit_rows, times in spans:
+            rows += times * (end - start)
+            head_rows += times * logit_rows
+        body = self._body_ops(rows)
+        head = _matrix_work(self._weights.head.values, head_rows)
+        if rows:
+            body += Work(weight_bytes=self._body_bytes(rows))
+        if head_rows:
+            head += Work(weight_bytes=self._weights.head.num_bytes)
+        return StepWork(body, head, self._attention(spans), rows, head_rows)
+
+    def step_parts(self, plan: StepPlan) -> StepWork:
+        """Return the work of a step's plan; the last answer is kept, as several ask for it."""
+        last = self._last
+        if last is None or last[0] is not plan:
+            last = self._last = (plan, self.spans_work(_span(s) for s in plan.slices))
+        return last[1]
 
     def step_work(self, plan: StepPlan) -> Work:
         """Return the work of a whole step: weights once, and every slice."""
-        rows = [len(s.token_ids) - 1 if s.score else int(s.sample is not None) for s in plan.slices]
-        work = self.weights_once(with_head=any(rows), num_tokens=plan.num_tokens)
-        for s, n in zip(plan.slices, rows, strict=True):
-            is_stream = n == 1 and len(s.token_ids) == 1
-            if is_stream:
-                work += self._stream_work(s.start)
-            else:
-                work += self.slice_work(s.start, s.end, logit_rows=n)
-        return work
-
-    def _stream_work(self, start: int) -> Work:
-        """Return the work of one decoding token, remembered: a simulation asks for it often."""
-        work = self._streams.get(start)
-        if work is None:
-            if len(self._streams) >= _MAX_REMEMBERED:
-                self._streams.clear()
-            work = self._streams[start] = self.slice_work(start, start + 1, logit_rows=1)
-        return work
+        return self.step_parts(plan).total
 
     def kv_bytes(self, num_tokens: int) -> int:
         """Return bytes of the blocks that hold so many tokens."""
@@ -192,6 +245,11 @@ def experts_touched(num_experts: int, per_token: int, num_tokens: float) -> floa
     """Return the expected experts that so many tokens touch: E * (1 - (1 - k/E)^B)."""
     untouched = float((1.0 - per_token / num_experts) ** num_tokens)
     return num_experts * (1.0 - untouched)
+
+
+def _span(s: Slice) -> Span:
+    n = len(s.token_ids)
+    return Span(s.start, s.start + n, n - 1 if s.score else int(s.sample is not None))
 
 
 def _matrix_work(values: Mapping[str, float], rows: float) -> Work:

@@ -1,45 +1,79 @@
-"""Shares of a machine's peaks that measured steps reached: by arithmetic unit and by reads.
+"""A machine's speed as its measured steps showed it: a sum of terms, one coefficient each.
 
-    t = c + ((sum of x_u * ops_u / peak_u)^p + (m * weights / BW + k * KV / BW)^p)^(1/p)
-with one x per arithmetic unit. p tells how well reading hides behind arithmetic: 1 not at all,
-infinity wholly. All are found together by a pattern search on logarithms, so that a step of 1 ms
-counts as much as one of 1 s. Knows no clock; cold and mixed steps are the caller's to leave out.
+    t = c + u(rows) * body + u(head rows) * head + a * attention + k * (KV bytes / bandwidth)
+body and head are seconds at the peaks (operations / peak + weights / bandwidth), so u is how many
+times as long our kernels take with so many rows: read between KNOTS, linear in the logarithm. With
+few rows it is about reading (decode), with many about arithmetic (prefill). Least squares on
+relative errors, no coefficient negative, drawn to a prior where the steps say nothing. Knows no
+clock; cold and mixed steps are the caller's to leave out.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from twostroke.physics.cost import Work
+from twostroke.physics.cost import StepWork
+from twostroke.physics.devices import EFFICIENCY
 from twostroke.physics.figure import Source
 from twostroke.physics.hardware import MachineProfile
 from twostroke.physics.speed import Seconds, Speed
 
+KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+TERMS = ("step", *(f"rows_{k}" for k in KNOTS), "attention", "kv")
+FEW_ROWS = 16  # up to here a step is about reading on any machine that runs our kernels
 MIN_STEPS = 6
-_NAMES = ("step_s", "int8", "bf16", "fp32", "weights", "kv", "overlap")
-_START = (1e-4, 1.5, 1.5, 1.5, 1.2, 1.2, 3.0)
-_LOW = (1e-7, 0.5, 0.5, 0.5, 0.3, 0.1, 1.0)
-_HIGH = (1e-2, 50.0, 50.0, 50.0, 20.0, 50.0, 16.0)
-_FIRST_FACTOR, _LAST_FACTOR = 2.0, 1.002
-_LEAST_SPREAD = 0.05  # an interval is never narrower than what one machine repeats
+_ATTENTION, _KV = len(KNOTS) + 1, len(KNOTS) + 2
+_PRIOR_WEIGHT = 1e-3  # of one relative error: it decides only what no step touched
+_SMOOTH_WEIGHT = 3e-3
+_ROBUST = 0.1  # beyond this relative error a step counts in proportion, not in its square
+_ROUNDS, _SWEEPS = 4, 400
+LEAST_SPREAD = 0.1  # an interval is never narrower than what a shared machine repeats
+Features = tuple[tuple[int, float], ...]  # (term, seconds at the peak), the zeros left out
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """One step: its work and how long it took. Units: seconds."""
+    """One step: its terms and how long it took. Units: seconds."""
 
-    work: Work
+    features: Features
     seconds: float
+
+
+def step_features(profile: MachineProfile, work: StepWork) -> Features:
+    """Return the terms of a step on a machine. Units: seconds at its peaks."""
+    body, head, attention = work.body, work.head, work.attention
+    bandwidth = profile.bandwidth_at(max(body.weight_bytes + head.weight_bytes, 1.0))
+    terms = [(0, 1.0)]
+    for part, rows in ((body, work.rows), (head, work.head_rows)):
+        if rows > 0:
+            at_peak = profile.arithmetic_s(part) + part.weight_bytes / bandwidth
+            terms.extend(_between(rows, at_peak))
+    if attention.num_ops:
+        terms.append((_ATTENTION, profile.arithmetic_s(attention)))
+    if attention.kv_bytes:
+        terms.append((_KV, attention.kv_bytes / bandwidth))
+    return tuple(terms)
+
+
+def _between(rows: float, seconds: float) -> tuple[tuple[int, float], ...]:
+    """Share a time between the two knots around a number of rows."""
+    i = bisect_right(KNOTS, rows)
+    if i == 0 or i == len(KNOTS):
+        return ((max(i, 1), seconds),)
+    t = math.log(rows / KNOTS[i - 1]) / math.log(KNOTS[i] / KNOTS[i - 1])
+    return ((i, seconds * (1.0 - t)), (i + 1, seconds * t)) if t else ((i, seconds),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSpeed(Speed):
-    """This machine as its measured steps showed it. `shares` are the formula's coefficients.
+    """This machine by terms. `shares` are the coefficients, in the order of TERMS.
 
-    low, high: how far measured steps lay from the fit, as factors.
+    low, high: how far measured steps lay from it, as factors; of an assumed one, how far machines
+    differ.
     """
 
     shares: tuple[float, ...]
@@ -47,10 +81,23 @@ class FittedSpeed(Speed):
     high: float
     num_steps: int
 
-    def _time(self, arithmetic_s: float, work: Work, working_set: float) -> Seconds | None:
+    def seconds(self, features: Features) -> float:
+        """Return the seconds of a step's terms."""
+        shares = self.shares
+        total = 0.0
+        for term, value in features:
+            total += shares[term] * value
+        return total
+
+    def step(self, work: StepWork, *, has_prefill: bool) -> Seconds | None:
+        """Return the time of a step."""
         assert self.profile is not None, "a fit is of a measured machine"
-        value = _seconds(self.shares, self.profile, work)
+        value = self.seconds(step_features(self.profile, work))
         return Seconds(value, value * self.low, value * self.high)
+
+    def widened(self, factor: float, name: str) -> FittedSpeed:
+        """Return the same with a wider interval, where it stands in for something similar."""
+        return replace(self, name=name, low=self.low / factor, high=self.high * factor)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON: the coefficients by name instead of one share."""
@@ -59,7 +106,7 @@ class FittedSpeed(Speed):
             "name": self.name,
             "source": self.source.value,
             "profile": self.profile.to_dict(),
-            "shares": dict(zip(_NAMES, self.shares, strict=True)),
+            "shares": dict(zip(TERMS, self.shares, strict=True)),
             "low": self.low,
             "high": self.high,
             "num_steps": self.num_steps,
@@ -72,13 +119,15 @@ class FittedSpeed(Speed):
         Raises:
             KeyError, TypeError, ValueError: the data is not a fit.
         """
-        shares = tuple(float(data["shares"][name]) for name in _NAMES)
+        shares = tuple(float(data["shares"][name]) for name in TERMS)
         low, high = float(data["low"]), float(data["high"])
-        if not all(math.isfinite(v) and v > 0 for v in (*shares, low, high)) or low > high:
-            raise ValueError("a coefficient of a fit is not positive")
+        if not all(math.isfinite(v) and v >= 0 for v in shares):
+            raise ValueError("a coefficient of a fit is negative")
+        if not 0 < low <= high < math.inf:
+            raise ValueError("the interval of a fit is not positive")
         return cls(
             name=str(data["name"]),
-            source=Source.FITTED,
+            source=Source(data["source"]),
             profile=MachineProfile.from_dict(data["profile"]),
             shares=shares,
             low=low,
@@ -87,59 +136,100 @@ class FittedSpeed(Speed):
         )
 
 
-def _seconds(shares: Sequence[float], profile: MachineProfile, work: Work) -> float:
-    constant, int8, bf16, fp32, weights, kv, overlap = shares
-    arithmetic = (
-        int8 * work.int8_ops / profile.int8_ops_per_s
-        + bf16 * work.bf16_flops / profile.bf16_flops_per_s
-        + fp32 * work.fp32_flops / profile.fp32_flops_per_s
+def assumed_speed(profile: MachineProfile) -> FittedSpeed:
+    """Return a measured machine with the shares of its peaks that other machines reached."""
+    e = EFFICIENCY["twostroke"]
+    compute, memory = 1.0 / e.compute.value, 1.0 / e.memory.value
+    rows = tuple(memory if k <= FEW_ROWS else compute for k in KNOTS)
+    both = (e.compute, e.memory)
+    return FittedSpeed(
+        name=profile.cpu,
+        source=Source.ASSUMED,
+        profile=profile,
+        shares=(e.step_s.value, *rows, compute, memory),
+        low=min(f.value / f.high for f in both),
+        high=max(f.value / f.low for f in both),
+        num_steps=0,
     )
-    bandwidth = profile.bandwidth_at(max(work.weight_bytes, 1.0))
-    memory = (weights * work.weight_bytes + kv * work.kv_bytes) / bandwidth
-    largest = max(arithmetic, memory)
-    if largest <= 0:
-        return constant
-    ratio = min(arithmetic, memory) / largest
-    return constant + largest * float((1.0 + ratio**overlap) ** (1.0 / overlap))
 
 
-def fit_speed(profile: MachineProfile, steps: Sequence[MeasuredStep]) -> FittedSpeed | None:
-    """Return the speed that explains the steps best; None with fewer than MIN_STEPS."""
+def fit_speed(
+    profile: MachineProfile,
+    steps: Sequence[MeasuredStep],
+    *,
+    prior: FittedSpeed | None = None,
+    least: int = MIN_STEPS,
+    spread: float = LEAST_SPREAD,
+) -> FittedSpeed | None:
+    """Return the speed that explains the steps best; None with fewer than `least`.
+
+    prior: what holds where no step was measured (None: the assumed shares). spread: the interval
+    is never narrower than this to either side.
+    """
     usable = [s for s in steps if math.isfinite(s.seconds) and s.seconds > 0]
-    if len(usable) < MIN_STEPS:
+    if len(usable) < max(least, 1):
         return None
-
-    def loss(shares: Sequence[float]) -> float:
-        return sum(math.log(_seconds(shares, profile, s.work) / s.seconds) ** 2 for s in usable)
-
-    best = _search(loss)
-    ratios = sorted(s.seconds / _seconds(best, profile, s.work) for s in usable)
+    start = (prior or assumed_speed(profile)).shares
+    weights = [1.0] * len(usable)
+    shares = start
+    for _ in range(_ROUNDS):
+        shares = _solve(usable, weights, start)
+        weights = [_ROBUST / max(abs(_ratio(shares, s) - 1.0), _ROBUST) for s in usable]
+    ratios = sorted(1.0 / _ratio(shares, s) for s in usable)
     cut = len(ratios) // 20
     return FittedSpeed(
         name=profile.cpu,
         source=Source.FITTED,
         profile=profile,
-        shares=tuple(best),
-        low=min(ratios[cut], 1.0 - _LEAST_SPREAD),
-        high=max(ratios[-1 - cut], 1.0 + _LEAST_SPREAD),
+        shares=shares,
+        low=min(ratios[cut], 1.0 - spread),
+        high=max(ratios[-1 - cut], 1.0 + spread),
         num_steps=len(usable),
     )
 
 
-def _search(loss: Any) -> list[float]:
-    """Move one coefficient at a time by a factor that shrinks; ends where none helps."""
-    best = list(_START)
-    lowest = loss(best)
-    factor = _FIRST_FACTOR
-    while factor > _LAST_FACTOR:
-        improved = False
-        for i in range(len(best)):
-            for step in (factor, 1.0 / factor):
-                trial = list(best)
-                trial[i] = min(max(trial[i] * step, _LOW[i]), _HIGH[i])
-                found = loss(trial)
-                if found < lowest * (1.0 - 1e-9):
-                    best, lowest, improved = trial, found, True
-        if not improved:
-            factor = math.sqrt(factor)
-    return best
+def _ratio(shares: Sequence[float], step: MeasuredStep) -> float:
+    """Return predicted / measured."""
+    return max(sum(shares[j] * v for j, v in step.features) / step.seconds, 1e-9)
+
+
+def _solve(
+    steps: Sequence[MeasuredStep], weights: Sequence[float], start: Sequence[float]
+) -> tuple[float, ...]:
+    """Minimise weighted relative errors plus the pull to `start`, by coordinates, none negative."""
+    n = len(TERMS)
+    unit = [max(value, 1e-9) for value in start]  # unknowns are multiples of the prior
+    gram = [[0.0] * n for _ in range(n)]
+    right = [0.0] * n
+    for step, weight in zip(steps, weights, strict=True):
+        row = [(j, unit[j] * value / step.seconds) for j, value in step.features]
+        for j, a in row:
+            right[j] += weight * a
+            line = gram[j]
+            for k, b in row:
+                line[k] += weight * a * b
+    for j in range(n):
+        gram[j][j] += _PRIOR_WEIGHT
+        right[j] += _PRIOR_WEIGHT
+    for j in range(1, len(KNOTS)):  # neighbours differ from the prior alike
+        gram[j][j] += _SMOOTH_WEIGHT
+        gram[j + 1][j + 1] += _SMOOTH_WEIGHT
+        gram[j][j + 1] -= _SMOOTH_WEIGHT
+        gram[j + 1][j] -= _SMOOTH_WEIGHT
+    found = _non_negative(gram, right)
+    return tuple(u * z for u, z in zip(unit, found, strict=True))
+
+
+def _non_negative(gram: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """Return the z >= 0 with the least z'Gz / 2 - r'z, by Gauss-Seidel with projection."""
+    z = [1.0] * len(right)
+    for _ in range(_SWEEPS):
+        moved = 0.0
+        for j, line in enumerate(gram):
+            rest = right[j] - sum(g * v for g, v in zip(line, z, strict=True))
+            new = max(z[j] + rest / line[j], 0.0)
+            moved = max(moved, abs(new - z[j]))
+            z[j] = new
+        if moved < 1e-7:
+            break
+    return z

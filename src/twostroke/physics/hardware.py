@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -56,6 +56,21 @@ class MachineProfile:
     def floor_s(self, work: Work) -> float:
         """Return the least seconds the work can take: the slower of arithmetic and memory."""
         return max(self.arithmetic_s(work), self.memory_s(work))
+
+    def at_speed(self, ops_per_s: float, read_bytes_per_s: float, num_bytes: int) -> MachineProfile:
+        """Return the machine as a probe found it: int8 rate, and reads of a set of num_bytes.
+
+        All arithmetic follows the one probe, all reading the other.
+        """
+        arithmetic = ops_per_s / self.int8_ops_per_s
+        reading = read_bytes_per_s / self.bandwidth_at(num_bytes)
+        return replace(
+            self,
+            int8_ops_per_s=ops_per_s,
+            bf16_flops_per_s=self.bf16_flops_per_s * arithmetic,
+            fp32_flops_per_s=self.fp32_flops_per_s * arithmetic,
+            bandwidth=tuple((size, rate * reading) for size, rate in self.bandwidth),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""

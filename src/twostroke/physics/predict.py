@@ -11,7 +11,9 @@ from typing import Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
-from twostroke.physics.cost import CostModel, Work
+from twostroke.physics.cost import CostModel, Span, StepWork
+from twostroke.physics.fit import FittedSpeed, step_features
+from twostroke.physics.learn import SpeedLearner
 from twostroke.physics.speed import NO_TIME, Seconds, Speed
 from twostroke.step import StepPlan
 
@@ -72,11 +74,27 @@ class Prediction:
 
 
 class PhysicsPredictor:
-    """Implements `step.Predictor` by physics: knows a step's time before any step was run."""
+    """Implements `step.Predictor` by physics: knows a step's time before any step was run.
 
-    def __init__(self, cost: CostModel, speed: Speed) -> None:
+    learner: what keeps the speed true to the steps that run; None: the speed stays as it is.
+    """
+
+    def __init__(
+        self, cost: CostModel, speed: Speed, *, learner: SpeedLearner | None = None
+    ) -> None:
         self.cost = cost
-        self.speed = speed
+        self.learner = learner
+        self._speed = speed
+
+    @classmethod
+    def learning(cls, cost: CostModel, speed: FittedSpeed) -> PhysicsPredictor:
+        """Return a predictor that starts from a speed and learns from what it observes."""
+        return cls(cost, speed, learner=SpeedLearner(speed))
+
+    @property
+    def speed(self) -> Speed:
+        """The speed in use now."""
+        return self._speed if self.learner is None else self.learner.speed
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -84,29 +102,32 @@ class PhysicsPredictor:
         known = self.cost.is_arithmetic_known
         return self.speed.missing + (() if known else ("number of parameters",))
 
-    def step(self, work: Work, *, has_prefill: bool) -> Seconds | None:
+    def step(self, work: StepWork, *, has_prefill: bool) -> Seconds | None:
         """Return the time of a step's work."""
         if has_prefill and not self.cost.is_arithmetic_known:
             return None
-        time = self.speed.prefill_step if has_prefill else self.speed.decode_step
-        return time(work, max(work.weight_bytes, 1.0))
+        return self.speed.step(work, has_prefill=has_prefill)
 
     def step_s(self, plan: StepPlan) -> float | None:
         """Return the predicted seconds of a plan, None where the device's rates are unknown."""
-        seconds = self.step(self.cost.step_work(plan), has_prefill=bool(plan.prefill))
+        seconds = self.step(self.cost.step_parts(plan), has_prefill=bool(plan.prefill))
         return None if seconds is None else seconds.value
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
-        """Learn nothing: this is physics, not a fit."""
+        """Learn from a warm step of one phase; a mixed one is not split by guess."""
+        learner = self.learner
+        if learner is None or plan.is_mixed or learner.speed.profile is None:
+            return
+        work = self.cost.step_parts(plan)
+        features = step_features(learner.speed.profile, work)
+        learner.observe(work, features, seconds, has_prefill=bool(plan.prefill))
 
     def prefill(self, start: int, end: int, *, chunk: int) -> Seconds | None:
         """Return the time of prefilling [start, end) of one request, the first token sampled."""
         total: Seconds = NO_TIME
         for at in range(start, end, chunk):
             stop = min(at + chunk, end)
-            is_last = stop == end
-            work = self.cost.slice_work(at, stop, logit_rows=int(is_last))
-            work += self.cost.weights_once(with_head=is_last, num_tokens=stop - at)
+            work = self.cost.spans_work((Span(at, stop, int(stop == end)),))
             seconds = self.step(work, has_prefill=True)
             if seconds is None:
                 return None
@@ -115,9 +136,8 @@ class PhysicsPredictor:
 
     def decode(self, context: int, *, batch: int = 1) -> Seconds | None:
         """Return the time of one step of `batch` requests whose new token is number `context`."""
-        one = self.cost.slice_work(context - 1, context, logit_rows=1)
-        work = self.cost.weights_once(with_head=True, num_tokens=batch)
-        return self.step(work + _times(one, batch), has_prefill=False)
+        work = self.cost.spans_work((Span(context - 1, context, 1, batch),))
+        return self.step(work, has_prefill=False)
 
     def request(
         self, prompt: int, output: int, *, cached: int = 0, batch: int = 1, chunk: int = 512
@@ -155,16 +175,6 @@ def _check(prompt: int, output: int, cached: int, batch: int, chunk: int) -> Non
     ):
         if not low <= value <= high:
             raise ConfigError(f"{name} out of range", value=value, limit=f"[{low}, {high}]")
-
-
-def _times(work: Work, n: int) -> Work:
-    return Work(
-        work.int8_ops * n,
-        work.bf16_flops * n,
-        work.fp32_flops * n,
-        work.weight_bytes * n,
-        work.kv_bytes * n,
-    )
 
 
 def _spread(first: int, last: int) -> list[int]:

@@ -6,13 +6,12 @@ rate is an interval; so is every time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twostroke.physics.cost import Work
+from twostroke.physics.cost import StepWork, Work
 from twostroke.physics.devices import EFFICIENCY, Device, Efficiency
-from twostroke.physics.figure import Figure, Source, exactly
+from twostroke.physics.figure import Source, exactly
 from twostroke.physics.hardware import MachineProfile
 
 EXACT = Efficiency(
@@ -77,6 +76,12 @@ class Speed:
             return self.profile.arithmetic_s(work)
         return work.num_ops / self.flops if self.flops else None
 
+    def step(self, work: StepWork, *, has_prefill: bool) -> Seconds | None:
+        """Return the time of a step, None where a rate it needs is unknown."""
+        total = work.total
+        time = self.prefill_step if has_prefill else self.decode_step
+        return time(total, max(total.weight_bytes, 1.0))
+
     def prefill_step(self, work: Work, working_set: float) -> Seconds | None:
         """Return the time of a step with prefill; needs both rates."""
         arithmetic = self.arithmetic_s(work)
@@ -132,32 +137,6 @@ def speed_of_device(device: Device) -> Speed:
     )
 
 
-def speed_of_profile(profile: MachineProfile, efficiency: Efficiency | None = None) -> Speed:
-    """Return the speed of a measured machine; efficiency None: the one assumed for our kernels."""
-    return Speed(
-        name=profile.cpu,
-        source=Source.MEASURED,
-        profile=profile,
-        efficiency=efficiency or EFFICIENCY["twostroke"],
-    )
-
-
 def given_speed(bandwidth: float | None, flops: float | None) -> Speed:
     """Return a speed of numbers that the user says are reached. Units: bytes/s; operations/s."""
     return Speed(name="given", source=Source.GIVEN, bandwidth=bandwidth, flops=flops)
-
-
-def fitted_share(reached: Sequence[float], note: str) -> Figure | None:
-    """Return the share of a peak that measured steps reached: median, and the spread of most.
-
-    None with fewer than three steps: that is no fit.
-    """
-    if len(reached) < 3:
-        return None
-    ordered = sorted(reached)
-    n = len(ordered)
-
-    def at(share: float) -> float:
-        return ordered[min(round(share * (n - 1)), n - 1)]
-
-    return Figure(at(0.5), Source.FITTED, at(0.05), at(0.95), f"{note}, {n} steps")

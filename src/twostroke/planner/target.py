@@ -11,8 +11,9 @@ from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.physics.devices import find_device
 from twostroke.physics.figure import Source
+from twostroke.physics.fit import assumed_speed
 from twostroke.physics.hardware import MachineProfile
-from twostroke.physics.speed import Speed, given_speed, speed_of_device, speed_of_profile
+from twostroke.physics.speed import Speed, given_speed, speed_of_device
 
 _MOST_PROFILE_BYTES = 1 << 16
 MAX_DEVICES = 64
@@ -130,7 +131,7 @@ def this_machine(profile: MachineProfile | None, free_bytes: float | None) -> Ta
         memory_bytes=free_bytes,
         memory_source=Source.MEASURED if free_bytes is not None else None,
         num_devices=1,
-        speed=unknown if profile is None else speed_of_profile(profile),
+        speed=unknown if profile is None else assumed_speed(profile),
         is_here=True,
     )
 

@@ -39,6 +39,7 @@ from twostroke.step import (
 MAX_WAITING = 1024
 MAX_WAIT_S = 600.0
 MAX_HELD = 16  # waiting requests that are passed over because their head is being computed
+MAX_GAP_SHARE = 0.25  # of a step's time; what a caller did meanwhile beyond it is not the engine's
 LAST = (float("inf"), 0)  # the place after everybody
 
 
@@ -84,6 +85,7 @@ class Scheduler:
         self._new_blocks: list[int] = []
         self._copies: list[BlockCopy] = []
         self._serial = 0
+        self._last_end_s: float | None = None  # of the step before, while there is work
 
     # Requests in and out
 
@@ -395,9 +397,22 @@ class Scheduler:
         """Take in what a plan gave: append tokens, share computed blocks, end what is done."""
         self._cache.copies_done()
         if not is_cold and plan.slices:
-            seconds = result.end_s - result.start_s
+            seconds = self._turn_s(result)
             self._predictor.observe(plan, seconds)
             self._wait.observe(plan, seconds)
+        progress = self._progress(plan, result)
+        self._last_end_s = result.end_s if self._entries else None
+        return progress
+
+    def _turn_s(self, result: StepResult) -> float:
+        """Return a step's time and that of the turn around it: what a request waits for."""
+        step_s = result.end_s - result.start_s
+        if self._last_end_s is None:
+            return step_s
+        gap_s = result.start_s - self._last_end_s
+        return step_s + min(max(gap_s, 0.0), MAX_GAP_SHARE * step_s)
+
+    def _progress(self, plan: StepPlan, result: StepResult) -> list[Progress]:
         progress: list[Progress] = []
         for s in plan.prefill:
             entry = self._entries[s.request_id]
