@@ -7,12 +7,12 @@ PROMPT ?= Explain in three sentences why the first token of an answer takes long
 MODEL ?= smollm2:135m
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models soak lint format bench-peers chart check-tools clean
+.PHONY: help run test test-models test-clients soak lint format bench-peers chart check-tools clean
 
 help:
 	@echo "make run [PROMPT=...] [MODEL=...]   build, fetch the sample model, answer, report both phases"
-	@echo "make test                           everything but the other real models and the soak"
-	@echo "make test-models | soak | lint | format | clean"
+	@echo "make test                           everything but other real models, other clients and the soak"
+	@echo "make test-models | test-clients | soak | lint | format | clean"
 
 check-tools:
 	@PYTHON="$(PYTHON)" bash .ci/check-tools
@@ -31,11 +31,17 @@ run: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/twostroke pull smollm2:135m
-	$(BIN)/python -m pytest -m "not models and not soak"
+	$(BIN)/python -m pytest -m "not models and not soak and not clients"
 
 test-models: $(VENV)/.dev
 	$(BIN)/python tests/fetch_models.py
 	$(BIN)/python -m pytest -m "models"
+
+test-clients: $(VENV)/.dev
+	@test -x .venvs/clients/bin/python || $(PYTHON) -m venv .venvs/clients
+	@bash .ci/install .venvs/clients/bin/python clients
+	$(BIN)/twostroke pull smollm2:135m
+	$(BIN)/python -m pytest -m "clients"
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "soak"

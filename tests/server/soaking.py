@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.server.serving import Served
 from twostroke.bench.remote import percentile
 
 NUM_REQUESTS = 64
@@ -25,7 +26,7 @@ _NONSENSE = (
     b'{"messages": 3}',
     b'{"messages": [], "n": 0}',
     b'{"messages": [{"role": "user", "content": "x"}], "temperature": -1}',
-    b'{"messages": [{"role": "user", "content": "' + b"long " * 3000 + b'"}]}',
+    b'{"messages": [{"role": "user", "content": "' + b"long " * 9000 + b'"}]}',
 )
 
 
@@ -81,7 +82,7 @@ def prerecorded(seed: int = 1) -> list[dict[str, Any]]:
             "top_p": draw.choice((1, 0.9)),
             "top_k": draw.choice((0, 40)),
             "repetition_penalty": draw.choice((1.0, 1.1)),
-            "stop": draw.choice(([], ["a"], ["th", "qu"])),
+            "stop": draw.choice(([], [], ["\n\n"], [" the", " of"])),
             "ignore_eos": draw.random() < 0.5,
         }
         requests.append(body)
@@ -122,12 +123,21 @@ async def ask(
     return "".join(texts)
 
 
-async def soak(served: Served, seconds: float, num_clients: int, seed: int = 1) -> Tally:
-    """Run clients for so long and compare every whole answer with the one given alone."""
+async def soak(
+    url: str,
+    seconds: float,
+    num_clients: int,
+    watch: Callable[[], Awaitable[tuple[int, float]]],
+    seed: int = 1,
+) -> Tally:
+    """Run clients for so long and compare every whole answer with the one given alone.
+
+    watch: returns the server's resident bytes and its event loop's lag in seconds, now.
+    """
     requests = prerecorded(seed)
     limits = httpx.Limits(max_connections=num_clients + 4, max_keepalive_connections=num_clients)
-    tally = Tally(rss_bytes=[])
-    async with httpx.AsyncClient(base_url=served.url, limits=limits, timeout=120) as client:
+    tally = Tally()
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=120) as client:
         alone = [await ask(client, body, leave_after=None, tally=None) for body in requests]
         start = time.monotonic()
         end = start + seconds
@@ -152,20 +162,26 @@ async def soak(served: Served, seconds: float, num_clients: int, seed: int = 1) 
                 else:
                     tally.wrong.append(f"request {i}: {text!r} is not {alone[i]!r}")
 
-        async def watch() -> None:
+        async def look() -> None:
+            rss_bytes, lag_s = await watch()
+            tally.rss_bytes.append(rss_bytes)
+            tally.lag_s.append(lag_s)
+
+        async def keep_looking() -> None:
             while True:
                 await asyncio.sleep(min(1.0, seconds / 10))
-                tally.rss_bytes.append(_rss_bytes())
-                tally.lag_s.append(served.service.meters.loop_lag_s)
+                await look()
 
-        watcher = asyncio.ensure_future(watch())
+        watcher = asyncio.ensure_future(keep_looking())
         await asyncio.gather(*(visitor(n) for n in range(num_clients)))
         tally.seconds = time.monotonic() - start
         watcher.cancel()
-    gc.collect()
-    tally.rss_bytes.append(_rss_bytes())
+        await asyncio.gather(watcher, return_exceptions=True)
+        gc.collect()
+        await look()
     return tally
 
 
-def _rss_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def rss_bytes(pid: int | str = "self") -> int:
+    """Return what a process holds in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

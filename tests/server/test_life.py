@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.server.serving import Process, Served, State, events, until
@@ -64,14 +64,14 @@ def test_both_phases_and_the_template_are_warm_before_it_is_ready(tiny_path: Pat
 
 def test_sigterm_lets_answers_end_and_refuses_new_ones(tiny_path: Path) -> None:
     with Process(tiny_path) as process:
-        with httpx.stream(
-            "POST", process.url + "/v1/chat/completions", content=json.dumps(BODY), timeout=60
+        with process.client.stream(
+            "POST", "/v1/chat/completions", content=json.dumps(BODY)
         ) as stream:
             told = events(stream)
             next(told)
             process.process.send_signal(signal.SIGTERM)
-            until(lambda: httpx.get(process.url + "/health/ready").status_code == 503, 10)
-            refused = httpx.post(process.url + "/v1/chat/completions", content=json.dumps(BODY))
+            until(lambda: process.client.get("/health/ready").status_code == 503, 10)
+            refused = process.client.post("/v1/chat/completions", content=json.dumps(BODY))
             rest = list(told)
         assert rest[-1] == "[DONE]"
         assert rest[-2]["choices"][0]["finish_reason"] == "length"
@@ -85,14 +85,14 @@ def test_the_end_of_the_drain_ends_what_is_left_with_an_error(tiny_path: Path) -
         bodies = [{**BODY, "n": 16, "max_tokens": 1000, "stream": True} for _ in range(3)]
 
         def last_event(body: dict) -> object:
-            with httpx.stream(
-                "POST", process.url + "/v1/chat/completions", content=json.dumps(body), timeout=60
+            with process.client.stream(
+                "POST", "/v1/chat/completions", content=json.dumps(body)
             ) as stream:
                 return list(events(stream))[-1]
 
         with ThreadPoolExecutor() as pool:
             asked = [pool.submit(last_event, body) for body in bodies]
-            until(lambda: "num_requests_running" in httpx.get(process.url + "/metrics").text)
+            until(lambda: "num_requests_running" in process.client.get("/metrics").text)
             time.sleep(0.5)
             process.process.send_signal(signal.SIGTERM)
             ends = [a.result() for a in asked]
@@ -108,20 +108,9 @@ def test_kill_leaves_no_process_and_a_new_one_starts_at_once(tiny_path: Path) ->
     until(lambda: all(has_ended(pid) for pid in workers), 10)
     with Process(tiny_path) as process:
         body = {**BODY, "stream": False, "max_tokens": 2}
-        reply = httpx.post(process.url + "/v1/chat/completions", content=json.dumps(body))
+        reply = process.client.post("/v1/chat/completions", content=json.dumps(body))
         assert reply.status_code == 200
         assert process.end(signal.SIGINT) == 0
-
-
-def test_a_killed_template_worker_costs_one_request_at_most(tiny_path: Path) -> None:
-    with Process(tiny_path) as process:
-        for pid in children_of(process.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        body = {**BODY, "stream": False, "max_tokens": 1}
-        url = process.url + "/v1/chat/completions"
-        statuses = [httpx.post(url, content=json.dumps(body), timeout=30).status_code for _ in "ab"]
-        assert statuses[-1] == 200
-        assert process.end(signal.SIGTERM) == 0
 
 
 def test_a_model_that_cannot_be_loaded_ends_it_with_one_sentence(tmp_path: Path) -> None:
@@ -136,13 +125,27 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_one_sentence(tmp_path: Path)
     assert "Traceback" not in text and "bad.gguf" in text
 
 
-def test_a_taken_port_is_said_at_once(tiny_path: Path) -> None:
+@pytest.fixture(scope="module")
+def running(tiny_path: Path) -> Iterator[Process]:
     with Process(tiny_path) as process:
-        other = Process(tiny_path, "--port", str(process.port))
-        code = other.process.wait(30)
-        other.__exit__()
-        assert code == 2 and "cannot be bound" in "".join(other.stderr)
-        assert process.end(signal.SIGTERM) == 0
+        yield process
+        assert process.end(signal.SIGTERM) == 0, "whatever happened to it"
+
+
+def test_a_killed_template_worker_costs_one_request_at_most(running: Process) -> None:
+    for pid in children_of(running.process.pid):
+        os.kill(pid, signal.SIGKILL)
+    body = json.dumps({**BODY, "stream": False, "max_tokens": 1})
+    path = "/v1/chat/completions"
+    statuses = [running.client.post(path, content=body).status_code for _ in "ab"]
+    assert statuses[-1] == 200
+
+
+def test_a_taken_port_is_said_at_once(running: Process, tiny_path: Path) -> None:
+    other = Process(tiny_path, "--port", str(running.port))
+    code = other.process.wait(30)
+    other.__exit__()
+    assert code == 2 and "cannot be bound" in "".join(other.stderr)
 
 
 def test_a_full_disk_under_the_cache_folder_does_not_stop_it(
@@ -160,7 +163,7 @@ def test_a_full_disk_under_the_cache_folder_does_not_stop_it(
         (mount / "filler").write_bytes(b"x" * (60 << 10))
         with Process(tiny_path, TWOSTROKE_CACHE=str(mount)) as process:
             body = {**BODY, "stream": False, "max_tokens": 2}
-            reply = httpx.post(process.url + "/v1/chat/completions", content=json.dumps(body))
+            reply = process.client.post("/v1/chat/completions", content=json.dumps(body))
             assert reply.status_code == 200
             assert process.end(signal.SIGTERM) == 0
     finally:
