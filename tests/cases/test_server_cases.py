@@ -335,6 +335,36 @@ def test_r6_r7_usage_comes_only_when_asked_last_and_without_choices(served: Serv
     assert told[-2]["choices"] == [] and told[-2]["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_r7_usage_comes_when_an_error_ends_the_stream_too(served: Served, path: str) -> None:
+    prompt = {"messages": USER} if "chat" in path else {"prompt": "Tell me"}
+    body = {**prompt, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    served.throttle.step_s = 0.01
+    with served.stream(path, body) as stream:
+        told = events(stream)
+        next(told)
+        served.throttle.fault = RuntimeError("injected")
+        rest = list(told)
+    served.throttle.fault = None
+    assert rest[-1]["error"]["code"] == "generation_failed"
+    assert rest[-2]["choices"] == [] and rest[-2]["usage"]["completion_tokens"] >= 1
+
+
+def test_r5_waits_that_are_not_the_first_token_have_fields_of_their_own(tiny_path: Path) -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}{# <think></think> #}"
+    with Served(tiny_path, template=source) as served:
+        served.throttle.step_s = 0.01
+        served.will_say("<think>so it is</think>Yes.")
+        reply = served.chat(max_tokens=60).json()
+        record = reply["twostroke"]["records"][0]
+    message = reply["choices"][0]["message"]
+    assert message["reasoning_content"] == "so it is" and message["content"] == "Yes."
+    assert record["output"]["reasoning"] > 0 and record["output"]["tool"] == 0
+    assert record["ttft_visible_s"] >= record["ttft_any_s"] + 0.01 * record["output"]["reasoning"]
+    assert {"load_s", "queue_s", "stall_s"} <= set(record["phases"])
+
+
 def test_r3_headers_carry_the_phases_of_a_whole_reply(served: Served) -> None:
     reply = served.chat()
     phases = dict(part.split(";dur=") for part in reply.headers["server-timing"].split(", "))

@@ -24,9 +24,10 @@ from twostroke.build import build_engine, load_model
 from twostroke.config import EngineConfig
 from twostroke.events import Observer
 from twostroke.server.app import create_app
+from twostroke.server.intake import Loaded
 from twostroke.server.request_log import RequestLog
 from twostroke.server.run import KEEP_ALIVE_S
-from twostroke.server.service import Loaded, Service, State
+from twostroke.server.service import Service, State
 from twostroke.server.settings import Limits, ServerSettings
 from twostroke.step import Sampled
 from twostroke.text.chat import ChatTemplate
@@ -186,7 +187,7 @@ class Served:
     def check_idle(self) -> None:
         """Nothing runs, nothing is promised, every used block is a cached one."""
         until(lambda: self.num_in_engine == 0 and self.service.engine.num_requests == 0)
-        until(lambda: self.door.num_inside == 0 and self.service._num_open == 0)
+        until(lambda: self.door.num_inside == 0 and self.service.intake.num_open == 0)
         cache = self.service.loaded.engine.scheduler._cache
         cache.check_integrity()
         assert cache.num_available == cache.num_blocks

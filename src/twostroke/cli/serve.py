@@ -15,7 +15,8 @@ from twostroke.errors import ConfigError
 if TYPE_CHECKING:
     from twostroke.config import EngineConfig
     from twostroke.events import Observer
-    from twostroke.server.service import Loaded, Loader
+    from twostroke.server.intake import Loaded
+    from twostroke.server.service import Loader
     from twostroke.server.settings import Limits
 
 
@@ -49,7 +50,7 @@ def loader(model: str, config: EngineConfig) -> Loader:
 
     def load(observer: Observer) -> Loaded:
         from twostroke.build import build_engine, load_model
-        from twostroke.server.service import Loaded
+        from twostroke.server.intake import Loaded
 
         loaded = load_model(model)
         built = build_engine(loaded, config, observers=(observer,))

@@ -47,7 +47,7 @@ async def messages(request: Request) -> Response:
     user = body.metadata.user_id if body.metadata is not None else None
     asked = asked_by(request, model=body.model, user=user, stream=bool(body.stream))
     conversation, tools = body.conversation(), body.checked_tools()
-    bounded = service.bounded(body.params())
+    bounded = service.intake.bounded(body.params())
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
@@ -55,7 +55,7 @@ async def messages(request: Request) -> Response:
         prompt = await service.prompts.encode_chat(
             conversation, tools=tools.offered or None, start_s=asked.start_s
         )
-        started = await service.answer(
+        started = await service.intake.answer(
             asked.facts.id, [prompt], bounded.params, caller=asked.caller, form=form
         )
         asked.seed = started.choices[0].request.seed

@@ -105,7 +105,7 @@ async def _reply(
     tools: Tools,
 ) -> Response:
     service = asked.service
-    bounded = service.bounded(params)
+    bounded = service.intake.bounded(params)
     asked.bound = bounded.bound
 
     async def answers() -> Answers:
@@ -114,7 +114,7 @@ async def _reply(
             schema = answer_format if isinstance(answer_format, dict) else JSON_OBJECT
         form = await form_of(service.prompts, tools, schema)
         prompt = await encode()
-        started = await service.answer(
+        started = await service.intake.answer(
             asked.facts.id, [prompt], bounded.params, caller=asked.caller, form=form
         )
         asked.seed = started.choices[0].request.seed

@@ -45,13 +45,13 @@ async def chat_completions(request: Request) -> Response:
     _refuse_what_cannot_be(body)
     tools, schema = checked_tools(body), answer_schema(body)
     params = body.params(max_tokens=_max_tokens(body), logprobs=_num_logprobs(body))
-    bounded = service.bounded(params)
+    bounded = service.intake.bounded(params)
     asked.bound = bounded.bound
 
     async def answers() -> tuple[Prompt, Answers]:
         form = await form_of(service.prompts, tools, schema)
         prompt = await _prompt(asked, body, tools, bounded.params)
-        started = await service.answer(
+        started = await service.intake.answer(
             asked.facts.id,
             [prompt],
             bounded.params,
@@ -70,7 +70,9 @@ async def chat_completions(request: Request) -> Response:
         asked,
         started,
         _frames(asked, body, prompt, started),
-        on_error=lambda error: sse(json.dumps(openai_error(error))),
+        on_error=lambda error: (
+            _usage_frame(asked, body, prompt) + sse(json.dumps(openai_error(error)))
+        ),
         progress=_progress_frame(asked) if body.return_progress else None,
     )
 
@@ -163,7 +165,7 @@ async def _summary(asked: Asked, messages: Sequence[dict[str, Any]]) -> str:
         room=service.loaded.engine.scheduler.max_prompt_tokens(params),
         predicted_s=service.predicted_prefill_s,
     )
-    answers = await service.answer(
+    answers = await service.intake.answer(
         f"{asked.facts.id}-summary", [prompt], params, caller=asked.caller
     )
     texts = []
@@ -281,7 +283,12 @@ async def _frames(
         if has_usage:
             chunk["usage"] = None
         yield sse(json.dumps(chunk))
-    if has_usage:
-        told = usage(prompt.num_tokens, asked.records, asked.num_output)
-        yield sse(json.dumps({**head, "choices": [], "usage": told}))
-    yield _DONE
+    yield _usage_frame(asked, body, prompt) + _DONE
+
+
+def _usage_frame(asked: Asked, body: ChatRequest, prompt: Prompt) -> bytes:
+    """Return the chunk with the usage, nothing where it was not asked for."""
+    if body.stream_options is None or not body.stream_options.include_usage:
+        return b""
+    told = usage(prompt.num_tokens, asked.records, asked.num_output)
+    return sse(json.dumps({**_head(asked), "choices": [], "usage": told}))

@@ -38,12 +38,14 @@ async def completions(request: Request) -> Response:
     asked = asked_by(request, model=body.model, user=body.user, stream=is_stream)
     count = body.n or 1
     _refuse_what_cannot_be(body, count)
-    bounded = service.bounded(body.params(max_tokens=body.max_tokens, logprobs=body.logprobs))
+    bounded = service.intake.bounded(
+        body.params(max_tokens=body.max_tokens, logprobs=body.logprobs)
+    )
     asked.bound = bounded.bound
 
     async def answers() -> tuple[int, Answers]:
         prompts = await _prompts(service, body, asked.start_s)
-        started = await service.answer(
+        started = await service.intake.answer(
             asked.facts.id,
             prompts,
             bounded.params,
@@ -61,7 +63,9 @@ async def completions(request: Request) -> Response:
         asked,
         started,
         _frames(asked, body, num_prompt, started),
-        on_error=lambda error: sse(json.dumps(openai_error(error))),
+        on_error=lambda error: (
+            _usage_frame(asked, body, num_prompt) + sse(json.dumps(openai_error(error)))
+        ),
         progress=_progress_frame(asked) if body.return_progress else None,
     )
 
@@ -91,7 +95,7 @@ async def _prompts(service: Service, body: CompletionRequest, start_s: float) ->
         if isinstance(prompt, str):
             prompts.append(await service.prompts.encode_text(prompt, start_s=start_s))
         else:
-            service.check_prompt_ids(prompt)
+            service.intake.check_prompt_ids(prompt)
             prompts.append(Prompt(Encoded(token_ids=tuple(prompt), init_s=0.0)))
     return prompts
 
@@ -181,7 +185,12 @@ async def _frames(
         if has_usage:
             chunk["usage"] = None
         yield sse(json.dumps(chunk))
-    if has_usage:
-        told = usage(num_prompt, asked.records, asked.num_output)
-        yield sse(json.dumps({**head, "choices": [], "usage": told}))
-    yield sse("[DONE]")
+    yield _usage_frame(asked, body, num_prompt) + sse("[DONE]")
+
+
+def _usage_frame(asked: Asked, body: CompletionRequest, num_prompt: int) -> bytes:
+    """Return the chunk with the usage, nothing where it was not asked for."""
+    if body.stream_options is None or not body.stream_options.include_usage:
+        return b""
+    told = usage(num_prompt, asked.records, asked.num_output)
+    return sse(json.dumps({**_head(asked), "choices": [], "usage": told}))

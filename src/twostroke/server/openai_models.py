@@ -101,5 +101,5 @@ async def detokenize(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await parse(request, DetokenizeRequest, service.limits)
     asked_by(request, model=body.model, user=None, stream=False)
-    service.check_prompt_ids(body.tokens)
+    service.intake.check_prompt_ids(body.tokens)
     return JSONResponse({"content": service.tokenizer.decode(body.tokens)})
