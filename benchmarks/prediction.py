@@ -35,6 +35,7 @@ DEPTHS = (16, 250, 1000, 2000, 4000)
 BATCHES = (1, 2, 4, 8, 16)
 MOST_TOKENS = 16_000  # batch x depth of one decode test: its prompts are all computed
 STEPS = 16
+MOST_STEPS = 500  # of one stream, while the prompts of the others are computed
 REPEAT = 3
 
 
@@ -78,7 +79,7 @@ def decode_rows(
     longest = built.config.max_model_len or 0
     for depth in DEPTHS:
         for batch in BATCHES:
-            if depth * batch > MOST_TOKENS or depth + 600 > longest:
+            if depth * batch > MOST_TOKENS or depth + MOST_STEPS + 1 > longest:
                 continue
             reading = probe.reading()
             times, predicted = decode_once(built, watch, predictor, depth, batch, vocab)
@@ -95,7 +96,7 @@ def decode_once(
     engine = built.engine
     watch.pause()
     watch.turns.clear()
-    params = SamplingParams(temperature=0.0, max_tokens=500, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_tokens=MOST_STEPS, ignore_eos=True)
     names = [f"d{depth}-{batch}-{i}" for i in range(batch)]
     for i, name in enumerate(names):
         engine.add(
@@ -108,6 +109,7 @@ def decode_once(
     times: list[float] = []
     predicted: list[float] = []
     while len(times) < STEPS + 1:
+        assert engine.has_work, "the streams ended before all were decoding"
         engine.step()
         for plan, seconds in watch.turns:
             if not plan.prefill and len(plan.decode) == batch:
@@ -116,6 +118,7 @@ def decode_once(
         watch.turns.clear()
     for name in names:
         engine.abort(name)
+    watch.turns.clear()
     return times[1:], predicted[1:]
 
 
@@ -147,7 +150,7 @@ def run_model(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]
         calibrate(path, "bf16", threads=arguments.threads, chunk=512)
     model = load_model(str(path))
     config = trial_config(model.config, kv_type=KvType.BF16, threads=arguments.threads, chunk=512)
-    pool = MOST_TOKENS * 5 // 4 * config.kv_memory_bytes // POOL_TOKENS
+    pool = (MOST_TOKENS + max(BATCHES) * (MOST_STEPS + 64)) * config.kv_memory_bytes // POOL_TOKENS
     config = replace(config, max_num_seqs=max(BATCHES), kv_memory_bytes=pool)
     watch = TurnWatch()
     built = build_engine(model, config, observers=(watch,))

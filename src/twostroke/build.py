@@ -32,6 +32,7 @@ from twostroke.physics.fit import assumed_speed
 from twostroke.physics.hardware import MachineProfile
 from twostroke.physics.predict import PhysicsPredictor
 from twostroke.physics.stored import stored_fit
+from twostroke.record import RequestRecord
 from twostroke.request import MessageSpan
 from twostroke.runner.runner import ModelRunner
 from twostroke.scheduler.predictor import FittedPredictor
@@ -339,6 +340,7 @@ def build_engine(
         model=model.name,
         build=__version__,
         cost=_Floors(cost, machine.profile) if machine.profile is not None else None,
+        advise=_advise,
     )
     scheduler = Scheduler(
         resolved,
@@ -358,6 +360,12 @@ def build_engine(
     )
     physics = predictor if isinstance(predictor, PhysicsPredictor) else None
     return BuiltEngine(engine, machine, resolved, cost, num_blocks, physics)
+
+
+def _advise(record: RequestRecord) -> tuple[str, ...]:
+    from twostroke.advice.brief import brief  # a first token does not wait for it
+
+    return brief(record)
 
 
 def _predictor(

@@ -146,6 +146,7 @@ class RequestRecord:
     predicted_decode_s: float | None = None
     prefill_error: float | None = None  # predicted / measured - 1; None where either is unknown
     decode_error: float | None = None
+    advice: tuple[str, ...] = ()  # what its own numbers say would have saved most
     cache: CacheOutcome = CacheOutcome()
     speculation: Speculation = Speculation()
     # rates as a foreign engine printed them

@@ -98,4 +98,6 @@ def test_an_empty_record_has_no_cure():
 
 def test_a_cure_is_plain_data():
     assert isinstance(found := for_record(RECORD)[0], Cure)
-    assert set(found.to_dict()) == {"key", "what", "saves_low_s", "saves_high_s", "basis"}
+    assert set(found.to_dict()) == {
+        "key", "what", "saves_low_s", "saves_high_s", "basis", "side_effect",
+    }  # fmt: skip

@@ -6,12 +6,18 @@ are exact, so is the test.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from twostroke.physics.cost import CostModel
+from twostroke.physics.devices import find_device
+from twostroke.physics.figure import Source
 from twostroke.physics.hf_shape import shape_of_hf_config
 from twostroke.physics.kv_format import KvFormat, kv_format
+from twostroke.physics.predict import PhysicsPredictor
 from twostroke.physics.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
-from twostroke.physics.speed import given_speed
+from twostroke.physics.speed import given_speed, speed_of_device
 from twostroke.planner.fit import Setup, check_fit, largest_concurrency, largest_context
 from twostroke.planner.memory import (
     Rules,
@@ -260,3 +266,106 @@ def test_between_the_bounds_the_answer_is_unknown_with_its_cause() -> None:
 def test_given_rates_make_no_memory() -> None:
     target = make_target(None, bandwidth=400e9)
     assert target.memory_bytes is None and target.speed == given_speed(400e9, None)
+
+
+def test_p11_vllm_17549_memory_outside_the_budget_is_named_and_counted() -> None:
+    """Graphs and the driver's context take memory that no KV budget knows: a range, its cause."""
+    model = plain(32, 8, heads=32, weights_bytes=16.06e9, hidden=4096, inner=14_336, vocab=128_256)
+    gpu = check_fit(model, Setup(kv=F16), make_target("4090"), context=8192, concurrency=1)
+    cpu = check_fit(model, Setup(kv=F16), make_target("epyc-9654"), context=8192, concurrency=1)
+    assert gpu.compute is not None and cpu.compute is not None
+    assert gpu.compute.high - gpu.compute.low > cpu.compute.high - cpu.compute.low
+    assert any("context" in cause or "graph" in cause for cause in gpu.compute.causes)
+    exact = (gpu.weights_bytes or 0) + (gpu.kv_bytes or 0) + gpu.compute.low
+    card = device((exact + 0.5 * (gpu.compute.high - gpu.compute.low)) / GIB)
+    tight = check_fit(model, Setup(kv=F16), replace(card, kind="gpu"), context=8192, concurrency=1)
+    assert tight.fits == "unknown", "what fits without that memory and not with it is no yes"
+
+
+def test_p16_deepseek_v2_83_without_latent_attention_13360_tokens_fill_the_card() -> None:
+    """vLLM without MLA: 128 heads of 192 + 128 in 60 layers; with MLA the same memory holds 71x."""
+    full = LayerShape(heads=128, kv_heads=128, key_dim=192, value_dim=128)
+    latent = LayerShape(heads=128, kv_heads=128, key_dim=192, value_dim=128, latent_dim=576)
+    before, after = (ModelShape(name="v2", layers=(one,) * 60) for one in (full, latent))
+    room = kv_of(before, F16, 13_360, Rules.VLLM)
+    assert 13_360 % 16 == 0 and f"{room / GIB:.1f}" == "61.2"
+    per_token = kv_bytes_per_token(after, F16)
+    assert per_token == 69_120 and room / per_token > 900_000
+
+
+def test_p25_ollama_10359_the_estimate_is_no_more_than_its_parts() -> None:
+    """59 GB shown, 26.7 GB real: a window model of 17 GB asked for 128k of context at once."""
+    full = LayerShape(heads=32, kv_heads=16, key_dim=128, value_dim=128)
+    local = replace(full, window=1024)
+    weights = WeightSizes(total_bytes=17e9, body=WeightGroup(17e9), head=WeightGroup())
+    gemma = ModelShape(
+        name="gemma3-27b", layers=(local,) * 52 + (full,) * 10, weights=weights,
+        hidden_size=5376, intermediate_size=21_504, vocab_size=262_144,
+    )  # fmt: skip
+    fit = check_fit(gemma, Setup(kv=kv_format("q8_0")), device(80), context=128_000, concurrency=1)
+    assert fit.total is not None and fit.kv_bytes is not None and fit.compute is not None
+    assert fit.total.high == 17e9 + fit.kv_bytes + fit.compute.high
+    assert fit.total.high < 30e9 < 59e9
+
+
+def test_p26_ollama_5821_what_is_free_is_used() -> None:
+    """23.5 wanted of 22.7 GB: all layers went to the CPU's side though most of them fit."""
+    model = plain(40, 8, heads=40, weights_bytes=22.2 * GIB, hidden=5120, inner=13_824,
+                  vocab=32_000)  # fmt: skip
+    fit = check_fit(model, Setup(kv=F16), device(22.7), context=8192, concurrency=1)
+    assert fit.fits == "no" and fit.placement is not None
+    assert 36 <= fit.placement.layers_per_device[0] < 40, "the layers that fit are named"
+    less = largest_context(model, Setup(kv=F16), device(22.7), concurrency=1)
+    assert less is not None and 0 < less < 8192, "and so is the context that fits"
+
+
+def test_p27_ollama_10765_too_little_memory_is_a_no_with_its_numbers() -> None:
+    """4.26 GiB wanted, 3.2 free: no layer was placed; the plan says what would fit."""
+    model = plain(28, 8, heads=24, weights_bytes=1.9 * GIB, hidden=3072, inner=8192, vocab=128_256)
+    fit = check_fit(model, Setup(kv=F16), device(3.2), context=20_000, concurrency=1)
+    assert fit.total is not None and fit.total.low / GIB > 3.2 and fit.fits == "no"
+    assert f"{fit.total.low / GIB:.1f}" in ("4.2", "4.3")
+    most = largest_context(model, Setup(kv=F16), device(3.2), concurrency=1)
+    assert most is not None and 2000 < most < 20_000
+
+
+def test_p33_llmfit_474_449_137_speed_is_an_interval_that_holds_what_was_measured() -> None:
+    """One constant was 2.2x low, 3x high and 4 to 30x low. An RTX 4070 S: 111 told, 60 measured."""
+    model = plain(32, 8, heads=32, weights_bytes=4.92e9)
+    speed = replace(speed_of_device(find_device("4090")), name="RTX 4070 SUPER", bandwidth=504.2e9)
+    step = PhysicsPredictor(CostModel.from_shape(model, F16), speed).decode(500)
+    assert step is not None and step.low < 1 / 60 < step.high
+    assert step.low < step.value < step.high
+    assert all(
+        getattr(speed.efficiency, name).source is Source.ASSUMED for name in ("compute", "memory")
+    )
+    fast = PhysicsPredictor(CostModel.from_shape(model, F16), given_speed(504.2e9, None)).decode(
+        500
+    )
+    assert fast is not None and fast.value < 1 / 95, "the bandwidth alone says what 111 said"
+
+
+def test_p35_llama_cpp_19980_a_projector_in_the_file_is_counted() -> None:
+    """An image projector beside the language model takes memory that --fit forgot."""
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 320,
+        "torch_dtype": "float16",
+    }  # fmt: skip
+    bare = shape_of_hf_config(config)
+    assert bare.weights is not None
+    both = bare.with_weights(
+        replace(bare.weights, total_bytes=bare.weights.total_bytes + 800 * MIB), "with mmproj"
+    )
+    fits = [
+        check_fit(one, Setup(kv=F16), device(1), context=256, concurrency=1) for one in (bare, both)
+    ]
+    assert fits[0].weights_bytes is not None and fits[1].weights_bytes is not None
+    assert fits[1].weights_bytes - fits[0].weights_bytes == 800 * MIB
+    step = [
+        PhysicsPredictor(CostModel.from_shape(one, F16), given_speed(1e9, None)).decode(10)
+        for one in (bare, both)
+    ]
+    assert step[0] == step[1], "it takes memory, not time: decode never reads it"
+    vision = shape_of_hf_config({**config, "vision_config": {"hidden_size": 64}})
+    assert vision.missing or vision.assumed, "a projector of unknown size is said"

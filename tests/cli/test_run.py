@@ -223,3 +223,22 @@ def test_perplexity_counts_windows_and_agrees_with_the_golden(
     assert 5 < document["perplexity"] < 100
     code, _, err = run(capsys, "perplexity", str(smollm2_path), str(file), "--window", "4096")
     assert code == 2 and "shorter than one window" in err
+
+
+def test_explain_says_which_phase_holds_the_wait(
+    capsys: pytest.CaptureFixture[str], smollm2_path: Path
+) -> None:
+    line = ["run", str(smollm2_path), "--prompt", "Tell me a story.", "-n", "40", "--explain"]
+    assert invoke(line) == 0
+    told = capsys.readouterr().err
+    assert "holds the wait" in told and "Saves" in told and "from one request only" in told
+    assert invoke([*line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    explanation = found["explanation"]
+    assert explanation["phase"] in ("prefill", "decode", "load", "init")
+    assert [c for c in explanation["cures"] if c["saves_low_s"]]
+    record = found["record"]
+    for phase in ("prefill", "decode"):
+        measured = record["phases"][f"{phase}_s"]
+        told_s, error = record[f"predicted_{phase}_s"], record[f"{phase}_error"]
+        assert error == pytest.approx(told_s / measured - 1)

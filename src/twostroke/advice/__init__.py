@@ -1,7 +1,7 @@
 """Advice: from what was measured to what to change, with the seconds it would save.
 
-Pure arithmetic on records; knows no engine, no log and no clock. A saving is exact, a range, or
-None where nothing can be computed: never folklore.
+Arithmetic on records and predictions; knows no engine, no log and no clock. A saving is exact, a
+range, or None where nothing can be computed: never folklore.
 """
 
 from .cure import Cure

@@ -13,7 +13,7 @@ class Cure:
     """A change, in the imperative, with what it would save over the requests it was computed from.
 
     saves_low_s, saves_high_s: equal when the arithmetic is exact, a range when it is bounded, None
-    when nothing can be computed. basis: the arithmetic in words.
+    when nothing can be computed. basis: the arithmetic in words. side_effect: what else it changes.
     """
 
     key: str
@@ -21,6 +21,7 @@ class Cure:
     saves_low_s: float | None = None
     saves_high_s: float | None = None
     basis: str = ""
+    side_effect: str = ""
 
     @property
     def is_exact(self) -> bool:
@@ -37,10 +38,17 @@ class Cure:
         return asdict(self)
 
 
-def exact(key: str, what: str, seconds: float, basis: str) -> Cure:
-    """Return a cure whose saving follows from measured numbers alone."""
+def exact(key: str, what: str, seconds: float, basis: str, side_effect: str = "") -> Cure:
+    """Return a cure whose saving follows from the numbers given alone."""
     saving = max(seconds, 0.0)
-    return Cure(key=key, what=what, saves_low_s=saving, saves_high_s=saving, basis=basis)
+    return Cure(
+        key=key,
+        what=what,
+        saves_low_s=saving,
+        saves_high_s=saving,
+        basis=basis,
+        side_effect=side_effect,
+    )
 
 
 def between(key: str, what: str, low: float, high: float, basis: str) -> Cure:

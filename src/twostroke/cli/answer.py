@@ -85,6 +85,13 @@ def _document(llm: LLM, encoded: Encoded, deltas: list[Delta], *, logprobs: bool
     }
 
 
+def _explanation(llm: LLM, last: Delta) -> dict[str, Any] | None:
+    from twostroke.cli import report
+
+    found = report.explanation(llm.built, last.record) if last.record is not None else None
+    return found.to_dict() if found is not None else None
+
+
 def answer(
     model: str,
     *,
@@ -109,6 +116,7 @@ def answer(
     kv_type: str = "bf16",
     backend: str = "auto",
     kernels: str | None = None,
+    explain: bool = False,
     as_json: bool = False,
 ) -> None:
     """Answer one prompt on stdout; the report goes to stderr. Parameters: see cli.run.
@@ -158,9 +166,15 @@ def answer(
     if as_json:
         import json
 
-        print(json.dumps(_document(llm, encoded, deltas, logprobs=logprobs is not None)))
+        document = _document(llm, encoded, deltas, logprobs=logprobs is not None)
+        if explain:
+            document["explanation"] = _explanation(llm, deltas[-1])
+        print(json.dumps(document))
     elif (record := deltas[-1].record) is not None:
         from twostroke.cli import report
 
         heading = f"twostroke: {model}, {llm.built.summary}, loaded in {llm.load_s:.2f} s"
-        print("\n".join([heading, *report.phase_lines(record)]), file=sys.stderr)
+        lines = report.phase_lines(record)
+        if explain:
+            lines += report.explain_lines(llm.built, record)
+        print("\n".join([heading, *lines]), file=sys.stderr)

@@ -75,7 +75,9 @@ class Conversation:
         self._ids += token_ids
 
 
-def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingParams) -> str | None:
+def _answer(
+    llm: LLM, conversation: Conversation, text: str, params: SamplingParams, *, explain: bool
+) -> str | None:
     """Stream one answer and return the meter's line; Ctrl-C ends the answer, not the chat."""
     encoded = conversation.ask(text)
     texts: list[str] = []
@@ -88,9 +90,13 @@ def _answer(llm: LLM, conversation: Conversation, text: str, params: SamplingPar
                 ids.extend(delta.token_ids)
                 print(delta.text, end="", flush=True)
                 if delta.record is not None:
-                    line = report.chat_line(delta.record)
+                    line = f"  [{report.chat_line(delta.record)}]"
+                    if explain:
+                        turns = sum(m["role"] == "user" for m in conversation.messages)
+                        more = report.explain_lines(llm.built, delta.record, turns)
+                        line = "\n".join([line, *(f"  {text}" for text in more if text)])
     except KeyboardInterrupt:
-        line = "stopped"
+        line = "  [stopped]"
     except TwoStrokeError:
         conversation.undo()
         raise
@@ -109,7 +115,9 @@ def _read_line(is_terminal: bool) -> str | None:
         return ""
 
 
-def converse(llm: LLM, system: str | None, params: SamplingParams) -> None:
+def converse(
+    llm: LLM, system: str | None, params: SamplingParams, *, explain: bool = False
+) -> None:
     """Read turns until the end of the input; a refused turn is reported and the chat goes on."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
@@ -122,12 +130,12 @@ def converse(llm: LLM, system: str | None, params: SamplingParams) -> None:
             conversation.reset()
         elif text.strip():
             try:
-                line = _answer(llm, conversation, text, params)
+                line = _answer(llm, conversation, text, params, explain=explain)
             except (RequestError, TemplateError, CapacityError) as error:
                 print(f"twostroke: {error}", file=sys.stderr)
                 continue
             if line:
-                print(f"  [{line}]", file=sys.stderr, flush=True)
+                print(line, file=sys.stderr, flush=True)
 
 
 def command(
@@ -151,6 +159,7 @@ def command(
     kv_type: options.KvTypeName = "bf16",
     backend: options.Backend = "auto",
     kernels: options.Kernels = None,
+    explain: options.Explain = False,
 ) -> None:
     """Talk to a model; each turn prefills only its new tokens.
 
@@ -178,4 +187,4 @@ def command(
 
     llm = LLM(model, config, observers=(PrefillProgress(),))
     print(f"twostroke: {model}, {llm.built.summary}", file=sys.stderr)
-    converse(llm, system, params)
+    converse(llm, system, params, explain=explain)

@@ -14,6 +14,10 @@ Model = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Say which phase holds the wait and what would shorten it."),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", help="Threads (default: cores of this process).")
 ]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-FLAGS = {"--raw": "raw", "--json": "as_json"}
+FLAGS = {"--raw": "raw", "--explain": "explain", "--json": "as_json"}
 SHORT = {"-p": "--prompt", "-n": "--max-tokens", "-t": "--threads"}
 _MAY_REPEAT = "--stop"
 VALUES: dict[str, Callable[[str], Any]] = {

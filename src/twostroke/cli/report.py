@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 from twostroke.record import RequestRecord
+
+if TYPE_CHECKING:
+    from twostroke.advice.explain import Explanation
+    from twostroke.build import BuiltEngine
 
 UNKNOWN = "unknown"
 
@@ -60,6 +67,39 @@ def phase_lines(record: RequestRecord) -> list[str]:
         f" finish: {record.finish}"
     )
     return lines
+
+
+def explanation(
+    built: BuiltEngine, record: RequestRecord, num_requests: int = 1
+) -> Explanation | None:
+    """Return which phase of a request held its wait, and what would have shortened it."""
+    from twostroke.advice.explain import explain_record
+
+    return explain_record(
+        record,
+        built.physics,
+        chunk=built.config.prefill_chunk,
+        threads=built.config.threads,
+        cores=os.cpu_count(),
+        num_requests=num_requests,
+    )
+
+
+def explain_lines(built: BuiltEngine, record: RequestRecord, num_requests: int = 1) -> list[str]:
+    """Return the explanation for people, with how well the phases were predicted."""
+    found = explanation(built, record, num_requests)
+    if found is None:
+        return []
+    lines = [""]
+    for phase in ("prefill", "decode"):
+        predicted = getattr(record, f"predicted_{phase}_s")
+        error = getattr(record, f"{phase}_error")
+        if predicted is not None and error is not None:
+            measured = _seconds(getattr(record.phases, f"{phase}_s"))
+            lines.append(
+                f"{phase} took {measured}, predicted {_seconds(predicted)} ({100 * error:+.0f} %)"
+            )
+    return [*lines, *found.lines()]
 
 
 def _tpot(record: RequestRecord) -> str:

@@ -43,6 +43,7 @@ def command(
     kv_type: options.KvTypeName = "bf16",
     backend: options.Backend = "auto",
     kernels: options.Kernels = None,
+    explain: options.Explain = False,
     as_json: options.Json = False,
 ) -> None:
     """Answer one prompt, streaming, and report what each phase cost.
@@ -72,5 +73,6 @@ def command(
         kv_type=kv_type,
         backend=backend,
         kernels=kernels,
+        explain=explain,
         as_json=as_json,
     )

@@ -8,17 +8,20 @@ request may generate, and nobody waits for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from twostroke.engine.engine import Engine, PrefillProgress
 from twostroke.errors import EngineStopped
 from twostroke.request import Request, RequestOutput, TokenLogprob
 
 IDLE_WAIT_S = 1.0
+T = TypeVar("T")
 
 
 class _Stream:
@@ -170,6 +173,42 @@ class AsyncEngine:
         Tokens generated since then may precede it in the stream, beyond num_tokens_kept.
         """
         self._end(lambda: self._engine.stop(request_id, stop_reason, num_tokens_kept))
+
+    async def inspect(self, look: Callable[[Engine], T]) -> T:
+        """Return what `look` sees of the engine between two steps. It must change nothing.
+
+        Raises:
+            EngineStopped: the engine has ended. Whatever `look` raises.
+        """
+        loop = asyncio.get_running_loop()
+        seen: asyncio.Future[T] = loop.create_future()
+
+        def settle(value: T | None, error: Exception | None) -> None:
+            if seen.done():
+                return
+            if error is not None:
+                seen.set_exception(error)
+            else:
+                seen.set_result(value)  # type: ignore[arg-type]
+
+        def ending() -> None:
+            value, fault = None, None
+            try:
+                value = look(self._engine)
+            except Exception as error:
+                fault = error
+            with contextlib.suppress(RuntimeError):  # the asker's loop is gone
+                loop.call_soon_threadsafe(settle, value, fault)
+
+        with self._work:
+            if not self.is_alive:
+                raise self._stopped()
+            self._endings.append(ending)
+            self._work.notify()
+        while not (await asyncio.wait([seen], timeout=1.0))[0]:
+            if not self.is_alive:
+                raise self._stopped()
+        return seen.result()
 
     def _end(self, ending: Callable[[], RequestOutput | None]) -> None:
         with self._work:

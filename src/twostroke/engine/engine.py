@@ -66,6 +66,11 @@ class Engine:
         """The scheduler, to be read."""
         return self._scheduler
 
+    @property
+    def predictor(self) -> Predictor | None:
+        """What predicts its steps, to be asked."""
+        return self._predictor
+
     def add(self, request: Request) -> None:
         """Take a request; its arrival_s is the moment of this hand-over on the engine's clock.
 

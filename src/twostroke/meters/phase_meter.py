@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -124,11 +124,13 @@ class PhaseMeter:
         build: str | None = None,
         cost: CostModel | None = None,
         on_record: Callable[[RequestRecord], None] | None = None,
+        advise: Callable[[RequestRecord], tuple[str, ...]] | None = None,
     ) -> None:
         self._model = model
         self._build = build
         self._cost = cost
         self._on_record = on_record
+        self._advise = advise
         self._accounts: dict[str, _Account] = {}
         self._running: dict[str, _Account] = {}
         self._finished: dict[str, RequestRecord] = {}
@@ -219,6 +221,8 @@ class PhaseMeter:
         was_running = self._running.pop(event.request_id, None) is not None
         tail_s = self._account_for_rest(account, event.t_s, was_running)
         record = self._record(account, event, tail_s)
+        if self._advise is not None and (advice := self._advise(record)):
+            record = replace(record, advice=advice)
         self._finished[event.request_id] = record
         if len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]

@@ -123,6 +123,8 @@ class CostModel:
     def _take(self, shape: ModelShape, kv: KvFormat) -> None:
         if shape.layers is None or shape.weights is None:
             raise ConfigError("the shape is not known", value=", ".join(shape.missing) or None)
+        self.shape = shape
+        self.kv = kv
         self._weights: WeightSizes = shape.weights
         self._expert_share = shape.expert_share
         self._kv_unit = kv.unit

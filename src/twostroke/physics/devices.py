@@ -1,8 +1,9 @@
 """Datasheet rows of common devices, and the share of those peaks that engines reach.
 
-Peaks are dense FP16 or BF16 with FP32 sums, no sparsity, as vendors publish them; None: the vendor
-publishes none. A peak alone predicts nothing: the assumed efficiency stands beside it.
-Source: each row's `source`; efficiencies from public measurements (see EFFICIENCY).
+Peaks are dense FP16 or BF16 with FP32 sums, no sparsity; None: no figure of that kind was found. A
+peak alone predicts nothing: the assumed efficiency stands beside it.
+Source: each row's `source` names the published figures it follows from; every row was compared with
+  published specifications, those of memory buses by their arithmetic. Efficiencies: see EFFICIENCY.
 """
 
 from __future__ import annotations
@@ -41,34 +42,31 @@ def _row(
 
 
 _ROWS = (
-    _row("h200", "gpu", 140.4, 4800, 989, "NVIDIA H200 SXM datasheet"),
-    _row("h100", "gpu", 79.6, 3350, 989, "NVIDIA H100 SXM datasheet"),
-    _row("h100-pcie", "gpu", 79.6, 2000, 756, "NVIDIA H100 PCIe datasheet"),
-    _row("a100-80", "gpu", 80, 2039, 312, "NVIDIA A100 80GB SXM datasheet"),
-    _row("a100-40", "gpu", 40, 1555, 312, "NVIDIA A100 40GB datasheet"),
-    _row("l40s", "gpu", 48, 864, 362, "NVIDIA L40S datasheet"),
-    _row("l4", "gpu", 24, 300, 121, "NVIDIA L4 datasheet"),
-    _row("a10", "gpu", 24, 600, 125, "NVIDIA A10 datasheet"),
-    _row("a6000", "gpu", 48, 768, 155, "NVIDIA RTX A6000 datasheet"),
-    _row("t4", "gpu", 16, 300, 65, "NVIDIA T4 datasheet"),
-    _row("mi300x", "gpu", 192, 5300, 1307, "AMD Instinct MI300X datasheet"),
-    _row("5090", "gpu", 32, 1792, 209.5, "NVIDIA Blackwell RTX whitepaper"),
-    _row("4090", "gpu", 24, 1008, 165.2, "NVIDIA Ada whitepaper"),
-    _row("4080", "gpu", 16, 716.8, 97.5, "NVIDIA Ada whitepaper"),
-    _row("3090", "gpu", 24, 936, 71, "NVIDIA Ampere GA102 whitepaper"),
-    _row("3060", "gpu", 12, 360, None, "NVIDIA GeForce RTX 3060 specifications"),
-    _row("7900-xtx", "gpu", 24, 960, 122.8, "AMD Radeon RX 7900 XTX specifications"),
-    _row("m1-max", "apple", None, 400, 10.4, "Apple M1 Max press release"),
-    _row("m2-max", "apple", None, 400, 13.6, "Apple M2 Max press release"),
-    _row("m2-ultra", "apple", None, 800, 27.2, "Apple M2 Ultra press release"),
-    _row("m4-pro", "apple", None, 273, None, "Apple M4 Pro press release"),
-    _row("m4-max", "apple", None, 546, None, "Apple M4 Max press release"),
-    _row("dgx-spark", "gpu", 128, 273, None, "NVIDIA DGX Spark datasheet"),
-    _row("epyc-9654", "cpu", None, 460.8, None, "AMD EPYC 9654: 12 channels of DDR5-4800"),
-    _row("xeon-8480", "cpu", None, 307.2, None, "Intel Xeon 8480+: 8 channels of DDR5-4800"),
-    _row("epyc-7763", "cpu", None, 204.8, None, "AMD EPYC 7763: 8 channels of DDR4-3200"),
-    _row("ddr5-5600x2", "cpu", None, 89.6, None, "JEDEC DDR5-5600, two channels of 8 bytes"),
-    _row("ddr4-3200x2", "cpu", None, 51.2, None, "JEDEC DDR4-3200, two channels of 8 bytes"),
+    _row("h200", "gpu", 131.3, 4800, 989, "NVIDIA H200 SXM: 141 GB of 1e9, 4.8 TB/s, 989 dense"),
+    _row("h100", "gpu", 80, 3350, 989, "NVIDIA H100 SXM5: 80 GB, 3.35 TB/s, 989 dense BF16"),
+    _row("a100-80", "gpu", 80, 2039, 312, "NVIDIA A100 80GB SXM: 2,039 GB/s, 312 dense"),
+    _row("a100-40", "gpu", 40, 1555, 312, "NVIDIA A100 40GB: 5,120 bits, 1,555 GB/s, 312 dense"),
+    _row("l40s", "gpu", 48, 864, 362, "NVIDIA L40S: 864 GB/s, 362 dense BF16"),
+    _row("l4", "gpu", 24, 300, 121, "NVIDIA L4: 300 GB/s, 121 dense FP16"),
+    _row("a6000", "gpu", 48, 768, 154.8, "NVIDIA RTX A6000: 384 bits; 336 tensor cores at 1.8 GHz"),
+    _row("t4", "gpu", 16, 320, 65, "NVIDIA T4: 256 bits at 10 Gb/s, 65 FP16"),
+    _row("mi300x", "gpu", 192, 5300, 1307, "AMD MI300X: 192 GB, 5.3 TB/s, 1,307 dense BF16"),
+    _row("5090", "gpu", 32, 1792, 209.6, "NVIDIA RTX 5090: 838.4 sparse with FP16 sums, a quarter"),
+    _row("4090", "gpu", 24, 1008, 165.2, "NVIDIA RTX 4090: 165.2 dense with FP32 sums"),
+    _row("4080", "gpu", 16, 716.8, 97.5, "NVIDIA RTX 4080: twice its 48.74 of FP32, as on Ada"),
+    _row("3090", "gpu", 24, 936, 71, "NVIDIA RTX 3090: 142 dense with FP16 sums, half with FP32"),
+    _row("3060", "gpu", 12, 360, None, "NVIDIA RTX 3060 12GB: 192 bits at 15 Gb/s"),
+    _row("7900-xtx", "gpu", 24, 960, None, "AMD RX 7900 XTX: 384 bits at 20 Gb/s"),
+    _row("m1-max", "apple", None, 400, None, "Apple M1 Max: half of an M1 Ultra's 800 GB/s"),
+    _row("m2-max", "apple", None, 400, None, "Apple M2 Max: half of an M2 Ultra's 800 GB/s"),
+    _row("m2-ultra", "apple", None, 800, None, "Apple M2 Ultra: 800 GB/s"),
+    _row("m4-pro", "apple", None, 273, None, "Apple M4 Pro: 273 GB/s"),
+    _row("m4-max", "apple", None, 546, None, "Apple M4 Max with 40 GPU cores: 546 GB/s"),
+    _row("dgx-spark", "gpu", 128, 273, None, "NVIDIA DGX Spark: 128 GB of LPDDR5X, 273 GB/s"),
+    _row("epyc-9654", "cpu", None, 460.8, None, "AMD EPYC 9004: 12 channels of DDR5-4800"),
+    _row("epyc-7763", "cpu", None, 204.8, None, "AMD EPYC 7003: 8 channels of DDR4-3200"),
+    _row("ddr5-5600x2", "cpu", None, 89.6, None, "arithmetic: 2 channels x 8 bytes x 5,600 MT/s"),
+    _row("ddr4-3200x2", "cpu", None, 51.2, None, "arithmetic: 2 channels x 8 bytes x 3,200 MT/s"),
 )
 DEVICES = MappingProxyType({row.name: row for row in _ROWS})
 

@@ -145,6 +145,33 @@ def matrix_group(matrices: tuple[Weight, ...], stored: Mapping[str, int]) -> Wei
     return WeightGroup(sum(stored.get(w.name, w.nbytes) for w in matrices), values)
 
 
+def requantised(shape: ModelShape, bits: float) -> ModelShape:
+    """Return the shape with all matrices at a mean number of bits; small tensors keep their size.
+
+    16 bits are multiplied as fp32, fewer as int8: prefill gains only where a device's own rates of
+    the two say so, decode gains by the bytes.
+    """
+    w = shape.weights
+    if w is None:
+        return shape
+    unit = "fp32" if bits >= 16 else "int8"
+
+    def at(group: WeightGroup) -> WeightGroup:
+        values = {unit: group.num_values} if group.values else {}
+        return WeightGroup(group.num_values * bits / 8, values)
+
+    groups = (w.body, w.head, w.experts)
+    before = sum(group.num_bytes for group in groups)
+    after = sum(group.num_values for group in groups) * bits / 8
+    table = w.total_bytes - before  # an untied embedding among small tensors
+    is_untied = w.head.num_bytes > 0 and table > 0.9 * w.head.num_bytes
+    rest = w.head.num_values * bits / 8 if is_untied else table
+    sizes = WeightSizes(
+        total_bytes=after + rest, body=at(w.body), head=at(w.head), experts=at(w.experts)
+    )
+    return shape.with_weights(sizes, f"{bits:g} bits a weight")
+
+
 def shape_of_model(
     config: ModelConfig, weights: ModelWeights, packed_bytes: Mapping[str, int] | None = None
 ) -> ModelShape:

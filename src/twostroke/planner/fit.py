@@ -157,8 +157,10 @@ def _decided(
     for compute in (fit.compute.high, fit.compute.low):
         room = (memory - compute,) * n
         placement = place_layers(sizes, room, last_extra=head)
-        if n == 1:
-            placement = Placement((len(sizes),), sum(sizes) + head <= room[0])
+        if n == 1:  # the head too must fit; where all does not, the layers that do are named
+            is_placed = sum(sizes) + head <= room[0]
+            held = (len(sizes),) if is_placed else placement.layers_per_device
+            placement = Placement(held, is_placed)
         answers.append(placement)
     if answers[0].is_placed:
         return _answer(fit, "yes", answers[0])

@@ -11,7 +11,7 @@ from twostroke.errors import ConfigError, ShapeError
 from twostroke.physics.cost import CostModel
 from twostroke.physics.kv_format import KvFormat
 from twostroke.physics.predict import PhysicsPredictor, Prediction
-from twostroke.physics.shape import ModelShape, WeightGroup, WeightSizes
+from twostroke.physics.shape import ModelShape, requantised
 from twostroke.planner.capacity import Capacity, Load, find_capacity
 from twostroke.planner.fit import (
     LARGEST_CONCURRENCY,
@@ -279,30 +279,3 @@ def _row(name: str, shape: ModelShape, setup: Setup, target: Target, ask: Ask) -
         "ttft_s": prediction.ttft.value if prediction and prediction.ttft else None,
         "tpot_s": prediction.tpot.value if prediction and prediction.tpot else None,
     }
-
-
-def requantised(shape: ModelShape, bits: float) -> ModelShape:
-    """Return the shape with all matrices at a mean number of bits; small tensors keep their size.
-
-    16 bits are multiplied as fp32, fewer as int8: prefill gains only where a device's own rates of
-    the two say so, decode gains by the bytes.
-    """
-    w = shape.weights
-    if w is None:
-        return shape
-    unit = "fp32" if bits >= 16 else "int8"
-
-    def at(group: WeightGroup) -> WeightGroup:
-        values = {unit: group.num_values} if group.values else {}
-        return WeightGroup(group.num_values * bits / 8, values)
-
-    groups = (w.body, w.head, w.experts)
-    before = sum(group.num_bytes for group in groups)
-    after = sum(group.num_values for group in groups) * bits / 8
-    table = w.total_bytes - before  # an untied embedding among small tensors
-    is_untied = w.head.num_bytes > 0 and table > 0.9 * w.head.num_bytes
-    rest = w.head.num_values * bits / 8 if is_untied else table
-    sizes = WeightSizes(
-        total_bytes=after + rest, body=at(w.body), head=at(w.head), experts=at(w.experts)
-    )
-    return shape.with_weights(sizes, f"{bits:g} bits a weight")

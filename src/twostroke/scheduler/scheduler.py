@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from twostroke.cache.explain import CacheExplainer, Explanation
 from twostroke.cache.manager import Allocation, KVCacheManager
 from twostroke.cache.radix import token_key
 from twostroke.config import EngineConfig
-from twostroke.errors import RequestError
+from twostroke.errors import CapacityError, RequestError, TwoStrokeError
 from twostroke.events import Admitted, Event, Finished, Preempted
 from twostroke.request import FinishReason, Request, RequestState, SamplingParams
 from twostroke.scheduler.budget import StepBudget, prefill_price_s
 from twostroke.scheduler.entry import Entry, waits_for_head
+from twostroke.scheduler.outlook import Outlook
 from twostroke.scheduler.policy import GROWTH_TOKENS, promised_tokens, total_limit
 from twostroke.scheduler.wait import WaitLimit
 from twostroke.step import (
@@ -137,10 +138,7 @@ class Scheduler:
             max_model_len=self._max_model_len,
             num_blocks=self._cache.num_blocks,
         )
-        try:
-            key = token_key(request.prompt_token_ids)
-        except struct.error as error:
-            raise RequestError("a prompt token id is out of range", param="prompt") from error
+        key = _key(request.prompt_token_ids)
         self._wait.check(self._waiting, self._running)
         self._serial += 1
         entry = Entry(request, key, limit, self._serial)
@@ -155,6 +153,52 @@ class Scheduler:
         """Return the predicted time of prefilling [start, start + num_tokens) alone."""
         chunk = self._config.prefill_chunk
         return prefill_price_s(self._predictor, start, num_tokens, chunk)
+
+    def outlook(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, salt: str = ""
+    ) -> Outlook:
+        """Return what a request would meet now; nothing changes, the cache's order included.
+
+        Raises:
+            RequestError: no prompt tokens, or an id that is no 32-bit number.
+        """
+        num_prompt = len(prompt_token_ids)
+        if not num_prompt:
+            raise RequestError("the prompt has no tokens", param="prompt")
+        key = _key(prompt_token_ids)
+        cached = self._cache.match(salt, key).num_tokens
+        refusal: TwoStrokeError | None = None
+        kv_bytes = None
+        try:
+            limit = total_limit(
+                params,
+                num_prompt,
+                max_model_len=self._max_model_len,
+                num_blocks=self._cache.num_blocks,
+            )
+            self._wait.check(self._waiting, self._running)
+            promised = promised_tokens(
+                num_tokens=num_prompt,
+                limit=limit,
+                is_declared=params.max_tokens is not None,
+                num_preemptions=0,
+                growth=self._growth_tokens,
+            )
+            blocks = -(-promised // BLOCK_SIZE) - cached // BLOCK_SIZE
+            kv_bytes = blocks * self._block_bytes if self._block_bytes is not None else None
+        except (RequestError, CapacityError) as error:
+            refusal = error
+        return Outlook(
+            num_prompt=num_prompt,
+            num_cached=cached,
+            num_waiting=len(self._waiting),
+            queue_s=self._wait.predicted_s(self._waiting, self._running),
+            kv_bytes=kv_bytes,
+            streams=tuple(
+                e.request.num_tokens for e in self._running if e.request.output_token_ids
+            ),
+            refusal=refusal,
+        )
 
     def finish(
         self, request_id: str, reason: FinishReason, *, num_tokens_kept: int | None = None
@@ -481,6 +525,13 @@ class Scheduler:
                 request.num_output_tokens,
             )
         )
+
+
+def _key(token_ids: Sequence[int]) -> bytes:
+    try:
+        return token_key(token_ids)
+    except struct.error as error:
+        raise RequestError("a prompt token id is out of range", param="prompt") from error
 
 
 def _order(entry: Entry) -> tuple[float, int]:

@@ -38,11 +38,13 @@ class WaitLimit:
         All prompts ahead come first; where no slot or no memory is free, all answers too.
         """
         everyone = waiting + running
-        num_prefill = sum(e.num_prefill_left for e in everyone)
+        num_prefill = sum(e.num_prefill_left - bool(e.request.output_token_ids) for e in everyone)
         is_crowded = len(everyone) >= self._max_num_seqs or (
             bool(waiting) and waiting[0].failed_at is not None
         )
         num_output = sum(e.num_output_left for e in everyone) if is_crowded else 0
+        if not num_prefill and not num_output:
+            return 0.0
         if self._prefill_token_s is None or (num_output and self._decode_step_s is None):
             return None
         decode_s = (self._decode_step_s or 0.0) * num_output / max(len(running), 1)

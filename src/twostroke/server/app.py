@@ -23,6 +23,7 @@ from twostroke.server import (
     openai_chat,
     openai_completions,
     openai_models,
+    predict,
 )
 from twostroke.server.auth import KeyRing
 from twostroke.server.door import Door
@@ -62,6 +63,7 @@ def create_app(
         anthropic,
         ollama,
         ollama_models,
+        predict,
     ):
         app.include_router(routes.router)
     app.add_exception_handler(TwoStrokeError, _on_error)
