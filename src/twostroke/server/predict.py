@@ -44,7 +44,7 @@ async def predict(request: Request) -> Response:
     body = await parse(request, PredictRequest, service.limits)
     asked = asked_by(request, model=body.model, user=None, stream=False)
     ids = await _ids(asked, body)
-    bounded = service.bounded(SamplingParams(max_tokens=body.max_tokens))
+    bounded = service.intake.bounded(SamplingParams(max_tokens=body.max_tokens))
     salt = asked.caller.salt + (body.cache_salt or "")
 
     def look(engine: Engine) -> Outlook:
@@ -88,5 +88,5 @@ async def _ids(asked: Asked, body: PredictRequest) -> tuple[int, ...]:
         prompt = await service.prompts.encode_text(body.prompt, start_s=asked.start_s)
         return prompt.encoded.token_ids
     assert body.prompt is not None, "one of both was given"
-    service.check_prompt_ids(body.prompt)
+    service.intake.check_prompt_ids(body.prompt)
     return tuple(body.prompt)
