@@ -31,7 +31,7 @@ run: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/twostroke pull smollm2:135m
-	$(BIN)/python -m pytest -m "not models and not soak and not clients"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not models and not soak and not clients"
 
 test-models: $(VENV)/.dev
 	$(BIN)/python tests/fetch_models.py

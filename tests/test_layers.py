@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "twostroke"
 
 
+@cache
 def imported_names(path: Path) -> set[str]:
     """Return every module that a file imports, function bodies included."""
     names = set()

@@ -77,7 +77,8 @@ class _Init:
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         self._calls += 1
-        if instance is None or self._calls > _SLOW_CALLS:
+        # From Python 3.13 on, inspect.signature gives the class itself as the instance.
+        if instance is None or instance is self._cls or self._calls > _SLOW_CALLS:
             return self._standard().__get__(instance, owner)
         return partial(self._fill, instance)
 

@@ -112,7 +112,7 @@ def test_dry_run_sends_nothing(capsys):
 
 
 def test_the_plan_is_told_then_the_endpoint_is_asked(capsys):
-    with FakeEndpoint(load_s=1.5) as server:
+    with FakeEndpoint(load_s=0.8) as server:
         code = invoke(["doctor", "--url", server.url, "--prompt-tokens", "200", "--json"])
     out, err = capsys.readouterr()
     found = {f["code"] for f in json.loads(out)["findings"]}

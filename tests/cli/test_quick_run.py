@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twostroke.cli import answer, app, main, quick_run, run
@@ -86,6 +86,7 @@ WORDS = [*quick_run.VALUES, "-p", "-n", "-t", "--raw", "--json", "m", "x y", "",
 WORDS += ["5", "--prompt=hi", "--seed=3", "--top-p=", "-n=4", "-n4", "0.5", "nan", "-1", "hi"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=6))
 def test_no_line_is_read_in_another_way(words: list[str]) -> None:
     arguments = ["m", "--prompt", "hi", *words]

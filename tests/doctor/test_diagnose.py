@@ -281,6 +281,15 @@ def test_whatever_the_records_hold_the_answer_is_sound(records, windows):
     assert shares == sorted(shares, reverse=True)
 
 
+@pytest.mark.parametrize("rate", [0.0, 5e-324, 6e-309, 2e-308, 1e-300, 1e-7])
+def test_a_rate_that_cannot_be_gives_no_endless_wait(rate):
+    near = own(prefill_s=0.0, decode_s=16.0, output=17, ctx_end=16)
+    far = replace(near, ctx_end=2000, decode_tok_s=rate)
+    for finding in codes(near, far):
+        assert finding.seconds is None or finding.seconds < math.inf
+        assert "inf" not in finding.says
+
+
 def test_the_largest_log_that_is_kept_is_diagnosed_in_seconds():
     """Every rule is about linear: a fifth of the records kept, all of the facts."""
     parsed = Parsed()

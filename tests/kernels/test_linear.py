@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,12 @@ class Layer:
 
     def __call__(self, set_: str, x: np.ndarray, **how: object) -> np.ndarray:
         return _native.linear(set_, int(self.type), self.packed, self.n, x, **how)
+
+
+@lru_cache(maxsize=8)  # the kernel sets take turns on one matrix
+def layer_of(type_: GGMLType, n: int, k: int) -> Layer:
+    """A layer that no test changes."""
+    return Layer(type_, n, k)
 
 
 def random_activations(rows: int, k: int, seed: int = 1) -> np.ndarray:
@@ -71,19 +79,26 @@ def sizes(type_: GGMLType) -> list[tuple[int, int]]:
     return [(1, k), (48, 3 * k), (96, 768), (33, 4352 // k * k)]
 
 
+@lru_cache(maxsize=16)
+def in_float64(
+    type_: GGMLType, n: int, k: int, rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Activations, what a layer makes of them, and the sums of the terms' magnitudes."""
+    x = random_activations(rows, k)
+    seen, weights = as_the_kernels_see(type_, x), layer_of(type_, n, k).weights
+    return x, seen @ weights.T, np.abs(seen) @ np.abs(weights).T
+
+
 @every_set
 @every_format
 def test_matches_float64_on_the_same_activations(set_: str, type_: GGMLType) -> None:
     for n, k in sizes(type_):
-        layer = Layer(type_, n, k)
+        layer = layer_of(type_, n, k)
         for rows in (1, 5, 8, 40):
-            x = random_activations(rows, k)
-            seen = as_the_kernels_see(type_, x)
-            want = seen @ layer.weights.T
-            terms = np.abs(seen) @ np.abs(layer.weights).T
+            x, want, terms = in_float64(type_, n, k, rows)
             if type_.name.endswith(("_1", "Q2_K", "Q4_K", "Q5_K")):
                 # The minimum is summed apart from the integers: the terms are those of both.
-                terms *= 4
+                terms = 4 * terms
             error = np.abs(layer(set_, x) - want)
             assert np.all(error <= EPSILONS * 2**-24 * terms), (n, k, rows)
 
@@ -92,7 +107,7 @@ def test_matches_float64_on_the_same_activations(set_: str, type_: GGMLType) -> 
 @every_format
 def test_stays_within_the_rounding_of_the_activations(set_: str, type_: GGMLType) -> None:
     n, k = 64, 768
-    layer, x = Layer(type_, n, k), random_activations(9, k)
+    layer, x = layer_of(type_, n, k), random_activations(9, k)
     if type_ in FLOAT_FORMATS:
         moved = np.abs(x) * (2.0**-8 if type_ == GGMLType.BF16 else 2.0**-20)
     else:
@@ -106,7 +121,7 @@ def test_stays_within_the_rounding_of_the_activations(set_: str, type_: GGMLType
 @every_format
 def test_a_row_has_the_same_bits_in_any_company(set_: str, type_: GGMLType) -> None:
     for n, k in ((40, 512), (32, 2304)):
-        layer, x = Layer(type_, n, k), random_activations(512, k)
+        layer, x = layer_of(type_, n, k), random_activations(512, k)
         alone = np.concatenate([layer(set_, x[i : i + 1]) for i in range(512)])
         for rows in (*range(1, 41), 257, 512):
             assert layer(set_, x[:rows]).tobytes() == alone[:rows].tobytes(), (n, k, rows)
@@ -115,7 +130,7 @@ def test_a_row_has_the_same_bits_in_any_company(set_: str, type_: GGMLType) -> N
 @every_set
 @every_format
 def test_order_of_items_threads_and_parts_change_no_bit(set_: str, type_: GGMLType) -> None:
-    layer = Layer(type_, 200, 2304)
+    layer = layer_of(type_, 200, 2304)
     for rows in (1, 20, 130):
         x = random_activations(rows, 2304)
         plain = layer(set_, x)
@@ -128,7 +143,7 @@ def test_order_of_items_threads_and_parts_change_no_bit(set_: str, type_: GGMLTy
 @pytest.mark.parametrize("k", [1, 31, 33, 100])
 def test_float_weights_take_any_k(set_: str, k: int) -> None:
     for type_ in FLOAT_FORMATS:
-        layer, x = Layer(type_, 5, k), random_activations(20, k)
+        layer, x = layer_of(type_, 5, k), random_activations(20, k)
         want = as_the_kernels_see(type_, x) @ layer.weights.T
         assert np.allclose(layer(set_, x), want, rtol=1e-5, atol=1e-5)
 

@@ -11,12 +11,12 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from twostroke.backend.calibrate import PROBE_BYTES
 from twostroke.bench.local import seeded_prompt
 from twostroke.build import BuiltEngine
 from twostroke.config import EngineConfig, KvType
+from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.events import Event, StepDone
 from twostroke.model.config import ModelConfig

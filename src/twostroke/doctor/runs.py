@@ -22,6 +22,7 @@ _SETTINGS = frozenset(
     | {"n_batch", "n_ubatch", "gpu_share", "flash_attention"}
 )
 _MIN_OUTPUT_FOR_RATE = 8
+_SLOWEST_RATE = 1e-6  # tokens/s; one token in eleven days is a damaged log
 _MAX_RUNS = 32  # more restarts in one file are not told apart: every pair of runs is compared
 
 
@@ -66,7 +67,8 @@ def has_prefill_rate(record: RequestRecord) -> bool:
 
 def has_decode_rate(record: RequestRecord) -> bool:
     """Whether a request's decode rate means anything."""
-    return record.decode_tok_s is not None and (record.output.total or 0) >= _MIN_OUTPUT_FOR_RATE
+    is_long = (record.output.total or 0) >= _MIN_OUTPUT_FOR_RATE
+    return is_long and (record.decode_tok_s or 0.0) >= _SLOWEST_RATE
 
 
 def _median(values: Sequence[float | None]) -> float | None:

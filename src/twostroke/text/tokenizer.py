@@ -300,7 +300,7 @@ class Bpe:
 
 def _byte_level(metadata: Mapping[str, object], vocabulary: Vocabulary, rule: PreTokenizer) -> Bpe:
     written = string_array(metadata, "merges", MAX_MERGES)
-    ranks = {merge: rank for rank, merge in enumerate(written)}
+    ranks = dict(zip(written, range(len(written)), strict=True))
     for text in vocabulary.control_ids:  # no merge may make one
         for cut in range(1, len(text)):
             ranks.pop(f"{text[:cut]} {text[cut:]}", None)

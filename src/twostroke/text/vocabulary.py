@@ -175,7 +175,7 @@ def _ids_of(tokens: Sequence[str]) -> dict[str, int]:
     Raises:
         CorruptCheckpoint: two tokens are spelt alike.
     """
-    ids = {text: place for place, text in enumerate(tokens)}
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != len(tokens):
         first = next(i for i, text in enumerate(tokens) if ids[text] != i)
         raise CorruptCheckpoint(
