@@ -281,6 +281,11 @@ def test_whatever_the_records_hold_the_answer_is_sound(records, windows):
     assert shares == sorted(shares, reverse=True)
 
 
+def test_a_log_that_says_the_cache_was_empty_at_the_end_is_diagnosed():
+    empty = own(prefill_s=1.0, decode_s=1.0, ctx_end=0)
+    assert codes(empty, empty, own(prefill_s=1.0, decode_s=1.0, ctx_end=100))
+
+
 @pytest.mark.parametrize("rate", [0.0, 5e-324, 6e-309, 2e-308, 1e-300, 1e-7])
 def test_a_rate_that_cannot_be_gives_no_endless_wait(rate):
     near = own(prefill_s=0.0, decode_s=16.0, output=17, ctx_end=16)

@@ -220,19 +220,19 @@ def _slid(e: Evidence) -> _Case | None:
     """A context that no longer grows is served once from few new tokens and once from all."""
     for run in e.runs:
         for slow, fast in _pairs(run):
-            ends = (slow.ctx_end, fast.ctx_end)
+            end, other_end = slow.ctx_end, fast.ctx_end
             new, little = slow.prompt.new, fast.prompt.new
-            if None in (*ends, new, little) or not slow.phases.prefill_s:
-                continue
-            assert ends[0] and ends[1] and new is not None and little is not None
-            stands_still = abs(ends[0] - ends[1]) < max(little, 1)
-            if new < _MOSTLY * ends[0] or little > _LITTLE * ends[1] or not stands_still:
+            if not end or not other_end or new is None or little is None:
+                continue  # unknown, or a log that says nothing was in the cache
+            stands_still = abs(end - other_end) < max(little, 1)
+            is_shown = new >= _MOSTLY * end and little <= _LITTLE * other_end and stands_still
+            if not is_shown or not slow.phases.prefill_s:
                 continue
             saved = slow.phases.prefill_s - (fast.phases.prefill_s or 0.0)
             return _Case(
                 misses=[_Miss(slow, saved, new - little)],
                 says=(
-                    f"a context of {ends[0]:,} tokens took {new:,} new tokens in one turn and "
+                    f"a context of {end:,} tokens took {new:,} new tokens in one turn and "
                     f"{little:,} in another: the head was lost once"
                 ),
                 confidence="medium",
