@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.server.serving import Process, Served, State, events, until
@@ -100,11 +101,20 @@ def test_the_end_of_the_drain_ends_what_is_left_with_an_error(tiny_path: Path) -
         assert process.process.wait(20) == 0
 
 
-def test_kill_leaves_no_process_and_a_new_one_starts_at_once(tiny_path: Path) -> None:
+def test_kill_breaks_streams_off_leaves_no_process_and_a_new_one_starts_at_once(
+    tiny_path: Path,
+) -> None:
     with Process(tiny_path) as process:
         workers = children_of(process.process.pid)
         assert len(workers) == 2, "the template workers"
-        process.end(signal.SIGKILL)
+        with process.client.stream(
+            "POST", "/v1/chat/completions", content=json.dumps(BODY)
+        ) as stream:
+            told = events(stream)
+            next(told)
+            process.end(signal.SIGKILL)
+            with pytest.raises(httpx.TransportError):
+                list(told)  # broken off, not ended: the client can tell
     until(lambda: all(has_ended(pid) for pid in workers), 10)
     with Process(tiny_path) as process:
         body = {**BODY, "stream": False, "max_tokens": 2}
