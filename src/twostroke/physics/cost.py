@@ -137,6 +137,9 @@ class CostModel:
             count * size for layer, count, size in self._layers if not layer.shares_kv
         )
         self._state_bytes = shape.state_bytes or 0
+        body, head = self._body_ops(1), _matrix_work(shape.weights.head.values, 1)
+        self._row_ops = (body.int8_ops, body.bf16_flops, body.fp32_flops)
+        self._head_row_ops = (head.int8_ops, head.bf16_flops, head.fp32_flops)
         self._last: tuple[StepPlan, StepWork] | None = None
 
     @property
@@ -197,8 +200,14 @@ class CostModel:
             operations += 2.0 * count * layer.heads * (layer.key_dim + layer.value_dim) * pairs
             kv_bytes += count * token_bytes * keys
         kv_bytes += self._state_bytes * sum(span.times for span in spans)
-        ops = _ops_work({self._kv_unit: operations})
-        return Work(ops.int8_ops, ops.bf16_flops, ops.fp32_flops, 0.0, kv_bytes)
+        unit = self._kv_unit
+        return Work(
+            operations if unit == "int8" else 0.0,
+            operations if unit == "bf16" else 0.0,
+            operations if unit == "fp32" else 0.0,
+            0.0,
+            kv_bytes,
+        )
 
     def spans_work(self, spans: Iterable[Span]) -> StepWork:
         """Return the work of a step of these spans, weights read once."""
@@ -207,12 +216,12 @@ class CostModel:
         for start, end, logit_rows, times in spans:
             rows += times * (end - start)
             head_rows += times * logit_rows
-        body = self._body_ops(rows)
-        head = _matrix_work(self._weights.head.values, head_rows)
-        if rows:
-            body += Work(weight_bytes=self._body_bytes(rows))
-        if head_rows:
-            head += Work(weight_bytes=self._weights.head.num_bytes)
+        a, b, c = self._row_ops
+        weight_bytes = self._body_bytes(rows) if rows else 0.0
+        body = Work(a * rows, b * rows, c * rows, weight_bytes)
+        a, b, c = self._head_row_ops
+        weight_bytes = self._weights.head.num_bytes if head_rows else 0.0
+        head = Work(a * head_rows, b * head_rows, c * head_rows, weight_bytes)
         return StepWork(body, head, self._attention(spans), rows, head_rows)
 
     def step_parts(self, plan: StepPlan) -> StepWork:

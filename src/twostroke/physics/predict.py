@@ -12,11 +12,13 @@ from typing import Any
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.physics.cost import CostModel, Span, StepWork
-from twostroke.physics.fit import FittedSpeed, step_features
+from twostroke.physics.fit import Features, FittedSpeed, step_features
 from twostroke.physics.learn import SpeedLearner
 from twostroke.physics.speed import NO_TIME, Seconds, Speed
 from twostroke.step import StepPlan
 
+MIN_DECODE_STEPS = 64  # after that one decode step in DECODE_STRIDE teaches
+DECODE_STRIDE = 4
 _MAX_SAMPLES = 33  # decode steps evaluated over an answer; between them the time is linear
 
 
@@ -85,6 +87,8 @@ class PhysicsPredictor:
         self.cost = cost
         self.learner = learner
         self._speed = speed
+        self._num_decode = 0
+        self._last: tuple[StepPlan, Features] | None = None
 
     @classmethod
     def learning(cls, cost: CostModel, speed: FittedSpeed) -> PhysicsPredictor:
@@ -110,17 +114,31 @@ class PhysicsPredictor:
 
     def step_s(self, plan: StepPlan) -> float | None:
         """Return the predicted seconds of a plan, None where the device's rates are unknown."""
+        if self.learner is not None:
+            return self.learner.speed.seconds(self._features(plan, self.learner.speed))
         seconds = self.step(self.cost.step_parts(plan), has_prefill=bool(plan.prefill))
         return None if seconds is None else seconds.value
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """Learn from a warm step of one phase; a mixed one is not split by guess."""
         learner = self.learner
-        if learner is None or plan.is_mixed or learner.speed.profile is None:
+        if learner is None or plan.is_mixed:
             return
+        if not plan.prefill:
+            self._num_decode += 1
+            if self._num_decode > MIN_DECODE_STEPS and self._num_decode % DECODE_STRIDE:
+                return
+        features = self._features(plan, learner.speed)
         work = self.cost.step_parts(plan)
-        features = step_features(learner.speed.profile, work)
         learner.observe(work, features, seconds, has_prefill=bool(plan.prefill))
+
+    def _features(self, plan: StepPlan, speed: FittedSpeed) -> Features:
+        """Return the terms of a plan, once for its prediction and its observation."""
+        last = self._last
+        if last is None or last[0] is not plan:
+            assert speed.profile is not None, "a fit is of a measured machine"
+            last = self._last = (plan, step_features(speed.profile, self.cost.step_parts(plan)))
+        return last[1]
 
     def prefill(self, start: int, end: int, *, chunk: int) -> Seconds | None:
         """Return the time of prefilling [start, end) of one request, the first token sampled."""
