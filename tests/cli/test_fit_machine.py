@@ -103,16 +103,16 @@ def test_calibrate_is_refused_where_it_cannot_run(
     assert "--calibrate needs a local model" in capsys.readouterr().err
 
 
-@pytest.mark.weights
 def test_calibrating_measures_fits_and_remembers(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    smollm2_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TWOSTROKE_CACHE", str(tmp_path))
-    found = predict(capsys, smollm2_path, "--calibrate")
-    assert found["device"]["speed"]["source"] == "fitted"
+    monkeypatch.setenv("TWOSTROKE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("twostroke.bench.steps.REPEAT", 1)
+    model = tmp_path / "tiny.gguf"
+    write_tiny(model, "llama", context_length=1024)
+    found = predict(capsys, model, "--calibrate")
+    speed = found["device"]["speed"]
+    assert speed["source"] == "fitted" and speed["num_steps"] > 100
     assert found["intervals"]["total_s"]["low"] < found["total_s"]
-    again = predict(capsys, smollm2_path)
+    again = predict(capsys, model)
     assert again["total_s"] == found["total_s"]

@@ -134,7 +134,7 @@ def fit_engine(
     *,
     vocab_size: int,
     trials: Sequence[Trial] = TRIALS,
-    repeat: int = REPEAT,
+    repeat: int | None = None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> FittedSpeed | None:
     """Run the trials that fit the context, and fit this machine to their steps.
@@ -155,7 +155,7 @@ def fit_engine(
         half = Trial(min(POOL_TOKENS // 2, longest - 1))
         run_trial(built.engine, watch, half, number, vocab_size)
     turns: list[_Turn] = []
-    for number in range(repeat * len(usable)):
+    for number in range((repeat or REPEAT) * len(usable)):
         trial = usable[number % len(usable)]
         if number < len(usable):
             on_trial(trial)
