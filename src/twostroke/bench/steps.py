@@ -49,6 +49,7 @@ STREAMS = (
     Trial(450, 6, 24),
     Trial(30, 7, 16),
     Trial(1100, 6, 30),
+    Trial(30, 10, 16),
     Trial(30, 13, 16),
     Trial(300, 13, 30),
     Trial(30, 24, 16),

@@ -25,7 +25,7 @@ from twostroke.physics.figure import Source
 from twostroke.physics.hardware import MachineProfile
 from twostroke.physics.speed import Seconds, Speed
 
-KNOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+KNOTS = (1, 2, 4, 8, 9, 16, 32, 64, 128, 256, 512)  # our kernels take rows in tiles of 8
 TERMS = ("step", *(f"rows_{k}" for k in KNOTS), "attention", "kv")
 FEW_ROWS = 16  # up to here a step is about reading on any machine that runs our kernels
 MIN_STEPS = 6
