@@ -26,7 +26,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from twostroke.backend.memory import free_memory_bytes
 from twostroke.bench.remote import Load as ClientLoad
 from twostroke.bench.remote import percentile, run_load
 from twostroke.build import build_engine, fits_folder, load_model
@@ -73,6 +72,10 @@ def measure(url: str, clients: int, words: int, output: int, seed: int) -> dict[
         "prompt": round(statistics.mean(r.prompt.total or 0 for r in records)),
         "cached": round(statistics.mean(r.prompt.cached or 0 for r in records)),
         "output": round(statistics.mean(r.output.total or 0 for r in records)),
+        "spread": (
+            max(r.output.total or 0 for r in records) - min(r.output.total or 0 for r in records)
+        )
+        // 2,
     }
 
 
@@ -140,7 +143,10 @@ def main() -> None:
     predictor = predictor_of(arguments.model, arguments.threads)
     usual = seen[clients[len(clients) // 2]]
     load = Load(
-        prompt_tokens=usual["prompt"], output_tokens=usual["output"], cached_tokens=usual["cached"]
+        prompt_tokens=usual["prompt"],
+        output_tokens=usual["output"],
+        cached_tokens=usual["cached"],
+        output_spread=usual["spread"],
     )
     told = {n: simulate(predictor, load, n, num_blocks=1 << 14) for n in clients}
     for n in clients:
@@ -157,7 +163,7 @@ def main() -> None:
     print(json.dumps({
         "targets_s": targets, "planned": planned, "measured": measured, "error": error,
         "prompt": usual["prompt"], "cached": usual["cached"], "output": usual["output"],
-        "free_bytes": free_memory_bytes(),
+        "spread": usual["spread"],
     }))  # fmt: skip
 
 

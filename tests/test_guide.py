@@ -25,7 +25,7 @@ def cases() -> list[tuple[str, list[str]]]:
         if kind == "output":
             found[-1][1].extend(text.splitlines())
         else:
-            found.extend((line, []) for line in text.splitlines())
+            found.extend((line, []) for line in text.splitlines())  # output: of the last
     return found
 
 
@@ -49,7 +49,7 @@ def test_a_command_of_the_guide_prints_what_is_shown(
     )
     assert done.returncode == 0, done.stderr
     printed = {shape(line) for line in (done.stdout + done.stderr).splitlines()}
-    missing = [line for line in shown if re.sub(r"^N\. ", "", shape(line)) not in
+    missing = [line for line in shown if line and re.sub(r"^N\. ", "", shape(line)) not in
                {re.sub(r"^N\. ", "", p) for p in printed}]  # fmt: skip
     assert not missing, f"not printed: {missing}\nprinted:\n{done.stdout}{done.stderr}"
 

@@ -63,6 +63,16 @@ def test_a_shared_head_raises_capacity() -> None:
     assert found[1].concurrency > 2 * found[0].concurrency
 
 
+def test_answers_of_unequal_length_make_prompts_meet() -> None:
+    """Equal answers keep clients apart for good; real ones end when they end, and prompts queue."""
+    load = Load(prompt_tokens=400, output_tokens=40)
+    spread = Load(prompt_tokens=400, output_tokens=40, output_spread=20)
+    equal = simulate(predictor(), load, 8, num_blocks=BLOCKS)
+    uneven = simulate(predictor(), spread, 8, num_blocks=BLOCKS)
+    assert uneven.ttft_s > 1.2 * equal.ttft_s
+    assert uneven == simulate(predictor(), spread, 8, num_blocks=BLOCKS), "the same in every run"
+
+
 def test_memory_limits_where_the_targets_do_not() -> None:
     load = Load(prompt_tokens=16, output_tokens=16, target_tpot_s=10.0)
     assert find_capacity(predictor(), load, most=3, num_blocks=6).limit == "memory"

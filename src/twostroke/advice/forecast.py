@@ -215,7 +215,7 @@ def _kv(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> 
             now[1] - then[1],
             f"{other.kv_bytes_per_token:,} bytes a token instead of "
             f"{cost.kv_bytes_per_token:,} are read in each step of decode",
-            "about as exact; fits twice the context",
+            "K and V are rounded more coarsely; nearly twice the context fits",
         )
 
 

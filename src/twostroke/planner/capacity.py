@@ -19,6 +19,7 @@ from twostroke.errors import ConfigError
 from twostroke.physics.predict import PhysicsPredictor
 from twostroke.request import Request, SamplingParams
 from twostroke.runner.simulated import FakeClock, SimulatedRunner
+from twostroke.sampling import mix
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import BLOCK_SIZE, StepPlan
 
@@ -30,11 +31,16 @@ _VOCABULARY = 32_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What every client asks. cached_tokens: a head that all prompts share. Units: seconds."""
+    """What every client asks. cached_tokens: a head that all prompts share. Units: seconds.
+
+    output_spread: answers are this many tokens longer or shorter, evenly, the same in every run:
+    answers that all end together would keep the clients out of each other's way.
+    """
 
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    output_spread: int = 0
     target_ttft_s: float | None = None
     target_tpot_s: float | None = None
 
@@ -96,7 +102,7 @@ class _Loop:
         self._load = load
         self._clock = FakeClock()
         self._predictor = predictor
-        length = load.prompt_tokens + load.output_tokens
+        length = load.prompt_tokens + load.output_tokens + load.output_spread
         config = EngineConfig(
             max_model_len=length,
             max_num_seqs=concurrency,
@@ -161,12 +167,23 @@ class _Loop:
         request = Request(
             id=name,
             prompt_token_ids=_prompt(load, int(name), client.round),
-            params=SamplingParams(temperature=0.0, max_tokens=load.output_tokens, ignore_eos=True),
+            params=SamplingParams(
+                temperature=0.0,
+                max_tokens=_output(load, int(name), client.round),
+                ignore_eos=True,
+            ),
             seed=0,
             end_token_ids=frozenset(),
             arrival_s=client.sent_s,
         )
         self._engine.add(request)
+
+
+def _output(load: Load, client: int, round_: int) -> int:
+    """Return the tokens of one answer."""
+    width = 2 * load.output_spread + 1
+    draw = mix(mix(client + 1) ^ (round_ + 1)) % width
+    return max(load.output_tokens - load.output_spread + draw, 1)
 
 
 def _prompt(load: Load, client: int, round_: int) -> tuple[int, ...]:
