@@ -21,6 +21,8 @@ from twostroke.errors import EngineStopped
 from twostroke.request import Request, RequestOutput, TokenLogprob
 
 IDLE_WAIT_S = 1.0
+# After a first token: its reader gets the interpreter and a core before the next step takes both.
+FIRST_TOKEN_PAUSE_S = 0.0003
 T = TypeVar("T")
 
 
@@ -32,6 +34,7 @@ class _Stream:
         self.loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
         self.added: asyncio.Future[None] = self.loop.create_future()
+        self.has_begun = False  # something was put
         self.is_closed = False  # nobody reads it any more
         self.is_orphan = False  # nobody writes it any more
         self._last: RequestOutput | None = None
@@ -225,8 +228,8 @@ class AsyncEngine:
     def _loop(self) -> None:
         try:
             while self._take_commands():
-                if self._engine.has_work:
-                    self._deliver(self._engine.step())
+                if self._engine.has_work and self._deliver(self._engine.step()):
+                    time.sleep(FIRST_TOKEN_PAUSE_S)
                 self._progress_s = time.monotonic()
         except BaseException as fault:
             self._fault = fault
@@ -270,9 +273,13 @@ class AsyncEngine:
                     del self._streams[stream.request.id]
         self._call(stream.loop, lambda: stream.settle(error), [stream])
 
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
-        """Leave outputs in their streams; wake the readers that had nothing, once per loop."""
+    def _deliver(self, outputs: list[RequestOutput]) -> bool:
+        """Leave outputs in their streams; wake the readers that had nothing, once per loop.
+
+        Returns whether a reader gets its first output.
+        """
         woken: dict[asyncio.AbstractEventLoop, list[_Stream]] = {}
+        has_first = False
         with self._work:
             for output in outputs:
                 stream = self._streams.get(output.request_id)
@@ -280,10 +287,13 @@ class AsyncEngine:
                     continue
                 if output.finish_reason is not None:
                     del self._streams[output.request_id]
+                has_first |= not stream.has_begun
+                stream.has_begun = True
                 if stream.put(output):
                     woken.setdefault(stream.loop, []).append(stream)
         for loop, streams in woken.items():
             self._call(loop, _waker(streams), streams)
+        return has_first
 
     def _call(
         self,
