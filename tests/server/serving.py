@@ -109,7 +109,7 @@ class Served:
         self.service = Service(settings, self._load)
         log = RequestLog(log_format, self.log)  # type: ignore[arg-type]
         self.door = create_app(self.service, keys=keys, log=log)
-        self._socket = socket.socket()
+        self._socket = socket.socket(proto=socket.IPPROTO_TCP)  # as serve does
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._client = quick_client(self.url)

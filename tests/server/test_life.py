@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,8 +15,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
 from tests.server.serving import Process, Served, State, events, until
+from twostroke.server.run import _bound
 
 BODY = {
     "messages": [{"role": "user", "content": "hi"}],
@@ -156,6 +160,27 @@ def test_a_taken_port_is_said_at_once(running: Process, tiny_path: Path) -> None
     code = other.process.wait(30)
     other.__exit__()
     assert code == 2 and "cannot be bound" in "".join(other.stderr)
+
+
+def test_small_pieces_leave_at_once() -> None:
+    async def has_no_delay() -> bool:
+        seen: asyncio.Queue[int] = asyncio.Queue()
+
+        def handle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            sock = writer.get_extra_info("socket")
+            seen.put_nowait(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        bound = _bound(uvicorn.Config(lambda: None, port=0))
+        server = await asyncio.start_server(handle, sock=bound)
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        value = await seen.get()
+        writer.close()
+        server.close()
+        await server.wait_closed()
+        return bool(value)
+
+    assert asyncio.run(has_no_delay())
 
 
 def test_a_full_disk_under_the_cache_folder_does_not_stop_it(

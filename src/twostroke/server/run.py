@@ -143,7 +143,9 @@ def _bound(config: uvicorn.Config):  # type: ignore[no-untyped-def]
     import socket
 
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends small pieces at once (TCP_NODELAY) only where the protocol is named; else each
+    # piece may wait 40 ms for the reader's acknowledgement of the one before.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((config.host, config.port))
