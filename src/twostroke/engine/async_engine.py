@@ -21,7 +21,8 @@ from twostroke.errors import EngineStopped
 from twostroke.request import Request, RequestOutput, TokenLogprob
 
 IDLE_WAIT_S = 1.0
-# After a first token: its reader gets the interpreter and a core before the next step takes both.
+# After a lone request's first token: its reader gets the interpreter and a core before the next
+# step takes both. Beside other streams the pause would hold them up.
 FIRST_TOKEN_PAUSE_S = 0.0003
 T = TypeVar("T")
 
@@ -276,7 +277,7 @@ class AsyncEngine:
     def _deliver(self, outputs: list[RequestOutput]) -> bool:
         """Leave outputs in their streams; wake the readers that had nothing, once per loop.
 
-        Returns whether a reader gets its first output.
+        Returns whether a lone reader gets its first output.
         """
         woken: dict[asyncio.AbstractEventLoop, list[_Stream]] = {}
         has_first = False
@@ -293,7 +294,7 @@ class AsyncEngine:
                     woken.setdefault(stream.loop, []).append(stream)
         for loop, streams in woken.items():
             self._call(loop, _waker(streams), streams)
-        return has_first
+        return has_first and len(outputs) == 1
 
     def _call(
         self,
