@@ -143,7 +143,8 @@ struct KernelTable {
   size_t (*act_bytes)(ActKind, int64_t rows, int64_t k);
   int64_t (*act_tiles)(ActKind, int64_t rows);
   void (*act_tile_range)(ActKind, int64_t rows, int64_t tile, int64_t* begin, int64_t* end);
-  // Stores tile `tile` of `rows` rows x [rows, ldx], values [32 * group0, 32 * group1) only.
+  // Stores tile `tile` of `rows` rows x [rows, ldx], values [32 * group0, 32 * group1) only;
+  // group0 is a multiple of 8.
   void (*act_store)(void* acts, ActKind, const float* x, int64_t ldx, int64_t rows, int64_t k,
                     int64_t tile, int64_t group0, int64_t group1);
   size_t (*linear_scratch_bytes)(const LinearCall&);  // per thread

@@ -18,8 +18,8 @@ every_format = pytest.mark.parametrize("type_", FORMATS, ids=[f.name for f in FO
 # sum, which never exceeds the sum of the terms' magnitudes. 16 covers K = 4352 (136 groups x 2)
 # with the random walk of the errors; the worst case would be 300.
 EPSILONS = 16
-# Rounding to 8 bits moves an activation by half a step at most: 1 / 254 of the largest of its 32.
-HALF_STEP = 0.5 / 127
+# An outlier has two integers, 128 steps apart: at most so many steps of its group.
+MOST_STEPS = 127 * 128 + 63
 
 
 class Layer:
@@ -50,26 +50,32 @@ def random_activations(rows: int, k: int, seed: int = 1) -> np.ndarray:
     return x
 
 
-def outliers(groups: np.ndarray) -> np.ndarray:
-    """The values above four times all others of their 32, less their five lowest bits; else 0."""
+def outlier_places(groups: np.ndarray) -> np.ndarray:
+    """True at the one value above four times all others of its 32."""
     magnitudes = np.abs(groups)
     high = magnitudes > magnitudes.max(axis=2, keepdims=True) * np.float32(0.25)
-    alone = high & (high.sum(axis=2, keepdims=True) == 1)
-    cut = (groups.view(np.uint32) & np.uint32(0xFFFFFFE0)).view(np.float32)
-    return np.where(alone, cut, np.float32(0))
+    return high & (high.sum(axis=2, keepdims=True) == 1)
+
+
+def steps_of(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The scale of each group and what values are multiplied with before they are rounded."""
+    apart = outlier_places(groups)
+    outlier = np.where(apart, np.abs(groups), np.float32(0)).max(axis=2, keepdims=True)
+    rest = np.where(apart, np.float32(0), np.abs(groups)).max(axis=2, keepdims=True)
+    far = outlier * np.float32(127 / MOST_STEPS) > rest
+    largest = np.where(far, outlier, rest)
+    steps = np.where(far, np.float32(MOST_STEPS), np.float32(127))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(largest > np.float32(1e-30), steps / largest, np.float32(0))
+    return largest * (np.float32(1) / steps), factor.astype(np.float32)
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
-    """The activations of the kernels, outliers as floats, the rest in 8 bits; in float64."""
+    """The activations of the kernels, scale applied, in float64."""
     groups = x.reshape(len(x), -1, 32)
-    apart = outliers(groups)
-    groups = np.where(apart != 0, np.float32(0), groups)
-    largest = np.abs(groups).max(axis=2, keepdims=True)
-    scale = largest * np.float32(1 / 127)
-    with np.errstate(divide="ignore"):
-        inverse = np.where(largest > np.float32(1e-30), np.float32(127) / largest, np.float32(0))
-    values = np.rint(groups * inverse.astype(np.float32)).astype(np.float64)
-    return (values * scale.astype(np.float64) + apart).reshape(x.shape)
+    scale, factor = steps_of(groups)
+    values = np.rint(groups * factor).astype(np.float64)
+    return (values * scale.astype(np.float64)).reshape(x.shape)
 
 
 def to_bf16(x: np.ndarray) -> np.ndarray:
@@ -122,9 +128,8 @@ def test_stays_within_the_rounding_of_the_activations(set_: str, type_: GGMLType
     if type_ in FLOAT_FORMATS:
         moved = np.abs(x) * (2.0**-8 if type_ == GGMLType.BF16 else 2.0**-20)
     else:
-        groups = x.reshape(9, -1, 32)
-        rest = np.where(outliers(groups) != 0, 0, np.abs(groups)).max(axis=2)
-        moved = np.repeat(rest * (HALF_STEP * 1.01), 32, axis=1) + np.abs(x) * 2.0**-18
+        scale, _ = steps_of(x.reshape(9, -1, 32))
+        moved = np.repeat(scale[:, :, 0] * (0.5 * 1.01), 32, axis=1)
     bound = moved @ np.abs(layer.weights).T + 1e-5
     assert np.all(np.abs(layer(set_, x) - x.astype(np.float64) @ layer.weights.T) <= bound)
 
@@ -147,7 +152,7 @@ def test_order_of_items_threads_and_parts_change_no_bit(set_: str, type_: GGMLTy
         x = random_activations(rows, 2304)
         plain = layer(set_, x)
         for seed in range(3):
-            how = {"threads": 1 + seed % 2, "shuffle": seed, "group_split": 1 + 4 * seed}
+            how = {"threads": 1 + seed % 2, "shuffle": seed, "group_split": 8 * (1 + seed)}
             assert layer(set_, x, **how).tobytes() == plain.tobytes()
 
 
