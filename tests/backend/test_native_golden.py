@@ -18,13 +18,11 @@ KERNEL_SETS = tuple(native_module().kernel_sets())
 NO_INTS = np.zeros(0, np.int32)
 
 # Of the spread of a row of logits: 8-bit activations err by 1/254 of the largest of 32 at most,
-# and these errors add up over the layers. Named from the worst of models and sets (0.032, avx2).
-LOGIT_BOUND = 0.04
+# and these errors add up over the layers. Named from the worst of models and sets (0.022).
+LOGIT_BOUND = 0.03
 MARGIN_BOUND = 2 * LOGIT_BOUND  # both tokens may move: beyond it the top token cannot change
-# Issue A asks for 0.5 %. It holds on the first 512 and 1,024 tokens; on all 4,096 SmolLM2 is at
-# +0.63 % on avx512 (llama.cpp: +0.62 %), so that figure is reported as missed, not tested here.
+# Of float32, over at least 4,000 tokens (the scalar set, being slow: 512).
 PERPLEXITY_BOUND = 0.005
-# Gemma 3 is scored on all 4,096 tokens; avx512 misses the bound there (+0.90 %) and its test fails.
 
 
 def logits_of(model: NativeModel, ids: list[int]) -> np.ndarray:
@@ -90,7 +88,7 @@ def nll_of(model: NativeModel, ids: list[int]) -> float:
 @pytest.mark.weights
 @pytest.mark.parametrize("kernel_set", KERNEL_SETS)
 def test_smollm2_equals_transformers_within_the_bounds(smollm2_path: Path, kernel_set: str) -> None:
-    check(smollm2_path, kernel_set, 512 if kernel_set == "scalar" else 1024)
+    check(smollm2_path, kernel_set, 512 if kernel_set == "scalar" else 4096)
 
 
 @pytest.mark.models
