@@ -64,14 +64,12 @@ void pack_matrix(ThreadPool& pool, Output<uint8_t> out, int id, Array<uint8_t> r
       static_cast<int64_t>(rows.size()) / row_bytes < n)
     fail("source or target of a packing has the wrong length");
   const int64_t pairs = (n + 31) / 32;
-  auto body = [&](int thread) {
-    for (int64_t pair; (pair = pool.shares().claim(thread)) >= 0;)
-      pack_rows(out.data(), format, rows.data(), n, k, pair, pair + 1);
+  auto pack = [&](int64_t pair, int) {
+    pack_rows(out.data(), format, rows.data(), n, k, pair, pair + 1);
   };
   nb::gil_scoped_release release;
   std::lock_guard lock(pool.in_use());
-  pool.shares().reset(pairs);
-  pool.run(body);
+  pool.run_items(pairs, Deal::shares, pack);
 }
 }  // namespace
 

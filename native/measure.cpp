@@ -175,16 +175,16 @@ struct alignas(64) Rate {
 template <class Work>
 double run_for(ThreadPool& pool, double seconds, Work& work) {
   std::vector<Rate> rates(static_cast<size_t>(pool.size()));
-  auto body = [&](int thread) {
-    Rate& rate = rates[thread];
+  auto one = [&](int64_t item, int) {
+    Rate& rate = rates[item];
     const double start = now_s();
     do {
-      rate.amount += work(thread);
+      rate.amount += work(static_cast<int>(item));
       rate.seconds = now_s() - start;
     } while (rate.seconds < seconds);
   };
   std::lock_guard lock(pool.in_use());
-  pool.run(body);
+  pool.run_items(pool.size(), Deal::each, one);
   double total = 0;
   for (const Rate& rate : rates) total += rate.amount / rate.seconds;
   return total;

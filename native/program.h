@@ -1,5 +1,5 @@
 // The forward pass as recorded once: ops over buffers, compiled into flat sections over one arena.
-// A step walks the sections on a thread pool, with a barrier between two of them.
+// A step walks the sections on a thread pool, one after the other.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -95,7 +95,7 @@ struct LinearGroup {
 
 enum class SectionKind { prepare_kv, rows, linear, attend, sample };
 
-// What all threads do between two barriers.
+// What all threads do before any goes on.
 struct Section {
   SectionKind kind;
   Rows rows = Rows::tokens;

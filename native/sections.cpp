@@ -1,5 +1,5 @@
-// A step: the threads of the pool walk the sections; the last to arrive at a barrier prepares the
-// next one, and runs it alone where it is too small to share.
+// A step: the threads of the pool walk the sections; whoever finishes a section's last item
+// prepares the next one, and runs it alone where it is too small to share.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -32,7 +32,6 @@ struct Program::Walk {
   int64_t items = 0;
   int64_t columns = 0;    // of an item, when a row section is split by columns
   int64_t tile_rows = 0;  // of an item, when it is split by rows without stored activations
-  bool finished = false;
   double mark_s = 0;
 };
 
@@ -44,19 +43,16 @@ void Program::step(ThreadPool& pool, KvPool& kv, const StepInputs& in, const Ste
   std::scoped_lock lock(busy_, pool.in_use());
   Walk walk{pool, kv, in, out, {}};
   begin(walk);
-  auto body = [&](int thread) {
-    while (!walk.finished) {
-      Section& section = sections_[walk.section];
-      for (int64_t item; (item = pool.shares().claim(thread)) >= 0;)
-        run_item(walk, section, item, thread);
-      pool.barrier().arrive([&] { walk.finished = !advance(walk); });
+  struct Step final : Job {
+    Program& program;
+    Walk& walk;
+    Step(Program& p, Walk& w) : program(p), walk(w) {}
+    void item(int64_t item, int thread) override {
+      program.run_item(walk, program.sections_[walk.section], item, thread);
     }
-  };
-  {
-    FlushDenormals flush;
-    walk.finished = !advance(walk);
-  }
-  if (!walk.finished) pool.run(body);
+    bool advance() override { return program.advance(walk); }
+  } job(*this, walk);
+  pool.run(job);
 }
 
 void Program::begin(Walk& walk) {
@@ -91,7 +87,7 @@ bool Program::advance(Walk& walk) {
     Section& section = sections_[walk.section];
     walk.items = prepare(walk, section);
     if (walk.items > 1 && walk.pool.size() > 1) {
-      walk.pool.shares().reset(walk.items, section.kind == SectionKind::attend);
+      walk.pool.deal(walk.items, section.kind == SectionKind::attend ? Deal::queue : Deal::shares);
       return true;
     }
     for (int64_t item = 0; item < walk.items; item++) run_item(walk, section, item, 0);

@@ -7,7 +7,8 @@
 namespace twostroke {
 
 namespace {
-constexpr std::chrono::microseconds kIdleSpin(100);  // between the steps of one generation
+constexpr std::chrono::microseconds kSectionSpin(30);  // between the sections of a step
+constexpr std::chrono::microseconds kIdleSpin(100);    // between the steps of one generation
 constexpr int kRelaxesPerClock = 16;
 }  // namespace
 
@@ -28,11 +29,13 @@ void Signal::await(uint32_t seen, std::chrono::microseconds spin) {
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void WorkShares::reset(int64_t items, bool in_order) {
+void WorkShares::reset(int64_t items, Deal deal) {
   const int64_t n = static_cast<int64_t>(shares_.size());
+  steal_.store(deal != Deal::each, std::memory_order_relaxed);
   for (int64_t t = 0; t < n; t++) {
-    shares_[t].next.store(in_order ? 0 : items * t / n, std::memory_order_relaxed);
-    shares_[t].end = in_order ? (t ? 0 : items) : items * (t + 1) / n;
+    const int64_t begin = deal == Deal::queue ? 0 : items * t / n;
+    shares_[t].end = deal == Deal::queue ? (t ? 0 : items) : items * (t + 1) / n;
+    shares_[t].left.store(shares_[t].end - begin, std::memory_order_release);
   }
 }
 
@@ -40,15 +43,16 @@ int64_t WorkShares::claim(int thread) {
   const int n = static_cast<int>(shares_.size());
   for (int i = 0; i < n; i++) {
     Share& share = shares_[(thread + i) % n];
-    if (share.next.load(std::memory_order_relaxed) >= share.end) continue;
-    const int64_t item = share.next.fetch_add(1, std::memory_order_relaxed);
-    if (item < share.end) return item;
+    if (share.left.load(std::memory_order_relaxed) > 0) {
+      if (i && !steal_.load(std::memory_order_relaxed)) return -1;
+      const int64_t left = share.left.fetch_sub(1, std::memory_order_acquire);
+      if (left > 0) return share.end - left;
+    }
   }
   return -1;
 }
 
-ThreadPool::ThreadPool(int threads)
-    : threads_(threads), barrier_(threads), finished_(threads), shares_(threads) {
+ThreadPool::ThreadPool(int threads) : threads_(threads), shares_(threads) {
   try {
     for (int t = 1; t < threads; t++) workers_.emplace_back([this, t] { work(t); });
   } catch (...) {
@@ -61,28 +65,50 @@ ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {
   stopping_.store(true, std::memory_order_seq_cst);
-  start_.raise();
+  go_.raise();
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(void (*body)(void*, int), void* context) {
+void ThreadPool::deal(int64_t items, Deal deal) {
+  total_ = items;
+  done_.store(0, std::memory_order_relaxed);
+  shares_.reset(items, deal);
+}
+
+// Runs items until none is left. Whoever finishes the section's last one prepares the next.
+void ThreadPool::take_part(int thread) {
+  int64_t mine = 0;
+  for (int64_t item; (item = shares_.claim(thread)) >= 0; mine++) job_->item(item, thread);
+  if (!mine) return;
+  const int64_t total = total_;  // read before the count below lets others go on
+  if (done_.fetch_add(mine, std::memory_order_acq_rel) + mine < total) return;
+  if (!job_->advance()) finished_.store(true, std::memory_order_release);
+  if (threads_ > 1) go_.raise();
+}
+
+void ThreadPool::run(Job& job) {
   FlushDenormals flush;
-  body_ = body;
-  context_ = context;
-  if (threads_ > 1) start_.raise();
-  body(context, 0);
-  finished_.arrive([] {});
+  job_ = &job;
+  finished_.store(false, std::memory_order_relaxed);
+  if (!job.advance())
+    finished_.store(true, std::memory_order_relaxed);
+  else if (threads_ > 1)
+    go_.raise();
+  for (;;) {
+    const uint32_t seen = go_.value();
+    if (finished_.load(std::memory_order_acquire)) return;
+    take_part(0);
+    if (threads_ > 1) go_.await(seen, kSectionSpin);
+  }
 }
 
 void ThreadPool::work(int thread) {
   FlushDenormals flush;
-  for (uint32_t seen = 0;;) {
-    start_.await(seen, kIdleSpin);
-    // One raise per run, and a run ends only when every thread has arrived: none can be missed.
-    seen++;
+  for (;;) {
+    const uint32_t seen = go_.value();
     if (stopping_.load(std::memory_order_seq_cst)) return;
-    body_(context_, thread);
-    finished_.arrive([] {});
+    take_part(thread);
+    go_.await(seen, finished_.load(std::memory_order_relaxed) ? kIdleSpin : kSectionSpin);
   }
 }
 

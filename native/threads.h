@@ -1,5 +1,6 @@
-// Fork-join pool whose threads walk the sections of a step together. Waiting spins briefly, then
-// sleeps: an unbounded spin collapses as soon as another process takes a core.
+// Threads that walk the sections of a step together. A section ends with its last item, not with
+// the arrival of every thread: a thread that another process keeps off its core holds up the others
+// by the item it has, and by nothing else. Waiting spins briefly, then sleeps.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -35,43 +36,40 @@ class Signal {
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// Barrier of n threads whose last arrival runs a serial part before the others go on.
-class Barrier {
- public:
-  explicit Barrier(int n) : n_(n) {}
-  template <class Serial>
-  void arrive(Serial&& serial) {
-    const uint32_t seen = go_.value();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < n_) {
-      go_.await(seen, std::chrono::microseconds(30));
-      return;
-    }
-    arrived_.store(0, std::memory_order_relaxed);
-    serial();
-    if (n_ > 1) go_.raise();
-  }
-
- private:
-  const int n_;
-  alignas(64) std::atomic<int> arrived_{0};
-  Signal go_;
+// How the items of a section go to the threads.
+enum class Deal {
+  shares,  // each takes its own share in order, then steals from the others
+  queue,   // one queue for all
+  each,    // one item a thread, never stolen
 };
 
-// Items of one section: every thread takes its own share in order, then steals from the others.
+// Items of one section. They may be dealt anew once all of the last ones are done.
 class WorkShares {
  public:
   explicit WorkShares(int threads) : shares_(static_cast<size_t>(threads)) {}
-  // Called by one thread while no other claims. `in_order`: one queue for all instead of shares.
-  void reset(int64_t items, bool in_order = false);
-  // Next item for `thread`, or -1 when none is left.
+  void reset(int64_t items, Deal deal);
+  // Next item for `thread`, or -1 when none is left. What was written before reset is seen.
   int64_t claim(int thread);
 
  private:
   struct alignas(64) Share {
-    std::atomic<int64_t> next{0};
+    std::atomic<int64_t> left{0};  // counted down: a claim on an empty share does no harm
     int64_t end = 0;
   };
+
+  std::atomic<bool> steal_{true};
   std::vector<Share> shares_;
+};
+
+// What a pool runs: sections of items, one after the other.
+class Job {
+ public:
+  virtual void item(int64_t item, int thread) = 0;
+  // Deals the items of the next section, while no other item runs; false: there is none.
+  virtual bool advance() = 0;
+
+ protected:
+  ~Job() = default;
 };
 
 class ThreadPool {
@@ -83,33 +81,46 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return threads_; }
-  // Held by whoever uses the pool, from resetting the shares to the end of run.
+  // Held by whoever runs a job.
   std::mutex& in_use() { return in_use_; }
-  Barrier& barrier() { return barrier_; }
-  WorkShares& shares() { return shares_; }
 
-  // Runs body(context, thread) on every thread, the caller as thread 0, denormals flushed; returns
-  // when all have returned.
-  void run(void (*body)(void*, int), void* context);
-
-  template <class Body>
-  void run(Body& body) {
-    run([](void* context, int thread) { (*static_cast<Body*>(context))(thread); }, &body);
+  // Runs all sections, the caller as thread 0, denormals flushed.
+  void run(Job& job);
+  // For Job::advance: how many items come next, at least 1.
+  void deal(int64_t items, Deal deal);
+  // Runs one section of items: one(item, thread).
+  template <class One>
+  void run_items(int64_t items, Deal how, One& one) {
+    struct Section final : Job {
+      ThreadPool& pool;
+      One& one;
+      int64_t items;
+      Deal how;
+      Section(ThreadPool& p, One& o, int64_t n, Deal d) : pool(p), one(o), items(n), how(d) {}
+      void item(int64_t item, int thread) override { one(item, thread); }
+      bool advance() override {
+        const bool any = items > 0;
+        if (any) pool.deal(items, how);
+        items = 0;
+        return any;
+      }
+    } section(*this, one, items, how);
+    run(section);
   }
 
  private:
   void work(int thread);
+  void take_part(int thread);
   void stop();
 
   const int threads_;
   std::mutex in_use_;
-  Barrier barrier_;   // between sections
-  Barrier finished_;  // end of run
   WorkShares shares_;
-  Signal start_;
-  std::atomic<bool> stopping_{false};
-  void (*body_)(void*, int) = nullptr;
-  void* context_ = nullptr;
+  Signal go_;  // raised for every section, and at the end of a job
+  alignas(64) std::atomic<int64_t> done_{0};
+  int64_t total_ = 0;  // items of the section; constant while one of them runs
+  Job* job_ = nullptr;
+  std::atomic<bool> finished_{true}, stopping_{false};
   std::vector<std::thread> workers_;
 };
 
