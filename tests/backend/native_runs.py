@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.kernels.activations import quantised
 from twostroke.backend.arrays import StepArrays
 from twostroke.backend.native import NativeModel, native_module, pack_weights
-from twostroke.backend.reference import Floats, ReferenceOps, round_bf16, round_q8
+from twostroke.backend.reference import Floats, ReferenceOps, round_bf16
 from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.model.config import ModelConfig
@@ -71,8 +72,8 @@ def in_chunks(model: NativeModel, ids: Sequence[int], size: int) -> np.ndarray:
 
 
 class RoundedOps(ReferenceOps):
-    """The reference with activations rounded as the kernels round them: 8 bits per 32 values before
-    integer weights, bf16 before bf16 weights.
+    """The reference with activations rounded as the kernels round them: 8 bits per 32 values, an
+    outlier apart, before integer weights, bf16 before bf16 weights.
     """
 
     def project(
@@ -90,5 +91,4 @@ def _rounded_for(weight: Weight, x: Floats) -> Floats:
         return x
     if weight.type is GGMLType.BF16:
         return round_bf16(x)
-    groups = x.reshape(len(x), -1, 32)
-    return round_q8(groups).reshape(x.shape)
+    return quantised(np.ascontiguousarray(x)).astype(np.float32)

@@ -5,6 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from tests.kernels.activations import quantised, steps_of
 from tests.kernels.random_blocks import FLOAT_FORMATS, FORMATS, random_rows, shortest_k
 from twostroke import _native
 from twostroke.formats.ggml_types import GGMLType
@@ -18,8 +19,6 @@ every_format = pytest.mark.parametrize("type_", FORMATS, ids=[f.name for f in FO
 # sum, which never exceeds the sum of the terms' magnitudes. 16 covers K = 4352 (136 groups x 2)
 # with the random walk of the errors; the worst case would be 300.
 EPSILONS = 16
-# An outlier has two integers, 128 steps apart: at most so many steps of its group.
-MOST_STEPS = 127 * 128 + 63
 
 
 class Layer:
@@ -48,34 +47,6 @@ def random_activations(rows: int, k: int, seed: int = 1) -> np.ndarray:
     x[rng.random((rows, k)) < 0.02] *= 12
     x[:, :32] *= rng.integers(0, 2, (rows, 1))
     return x
-
-
-def outlier_places(groups: np.ndarray) -> np.ndarray:
-    """True at the one value above four times all others of its 32."""
-    magnitudes = np.abs(groups)
-    high = magnitudes > magnitudes.max(axis=2, keepdims=True) * np.float32(0.25)
-    return high & (high.sum(axis=2, keepdims=True) == 1)
-
-
-def steps_of(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The scale of each group and what values are multiplied with before they are rounded."""
-    apart = outlier_places(groups)
-    outlier = np.where(apart, np.abs(groups), np.float32(0)).max(axis=2, keepdims=True)
-    rest = np.where(apart, np.float32(0), np.abs(groups)).max(axis=2, keepdims=True)
-    far = outlier * np.float32(127 / MOST_STEPS) > rest
-    largest = np.where(far, outlier, rest)
-    steps = np.where(far, np.float32(MOST_STEPS), np.float32(127))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.where(largest > np.float32(1e-30), steps / largest, np.float32(0))
-    return largest * (np.float32(1) / steps), factor.astype(np.float32)
-
-
-def quantised(x: np.ndarray) -> np.ndarray:
-    """The activations of the kernels, scale applied, in float64."""
-    groups = x.reshape(len(x), -1, 32)
-    scale, factor = steps_of(groups)
-    values = np.rint(groups * factor).astype(np.float64)
-    return (values * scale.astype(np.float64)).reshape(x.shape)
 
 
 def to_bf16(x: np.ndarray) -> np.ndarray:
