@@ -72,10 +72,7 @@ def measure(url: str, clients: int, words: int, output: int, seed: int) -> dict[
         "prompt": round(statistics.mean(r.prompt.total or 0 for r in records)),
         "cached": round(statistics.mean(r.prompt.cached or 0 for r in records)),
         "output": round(statistics.mean(r.output.total or 0 for r in records)),
-        "spread": (
-            max(r.output.total or 0 for r in records) - min(r.output.total or 0 for r in records)
-        )
-        // 2,
+        "outputs": [r.output.total or 1 for r in records],
     }
 
 
@@ -146,7 +143,7 @@ def main() -> None:
         prompt_tokens=usual["prompt"],
         output_tokens=usual["output"],
         cached_tokens=usual["cached"],
-        output_spread=usual["spread"],
+        outputs=tuple(n for one in seen.values() for n in one["outputs"]),
     )
     told = {n: simulate(predictor, load, n, num_blocks=1 << 14) for n in clients}
     for n in clients:
@@ -163,7 +160,7 @@ def main() -> None:
     print(json.dumps({
         "targets_s": targets, "planned": planned, "measured": measured, "error": error,
         "prompt": usual["prompt"], "cached": usual["cached"], "output": usual["output"],
-        "spread": usual["spread"],
+        "outputs": [min(load.outputs), max(load.outputs)],
     }))  # fmt: skip
 
 

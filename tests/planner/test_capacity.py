@@ -66,7 +66,7 @@ def test_a_shared_head_raises_capacity() -> None:
 def test_answers_of_unequal_length_make_prompts_meet() -> None:
     """Equal answers keep clients apart for good; real ones end when they end, and prompts queue."""
     load = Load(prompt_tokens=400, output_tokens=40)
-    spread = Load(prompt_tokens=400, output_tokens=40, output_spread=20)
+    spread = Load(prompt_tokens=400, output_tokens=40, outputs=tuple(range(20, 61)))
     equal = simulate(predictor(), load, 8, num_blocks=BLOCKS)
     uneven = simulate(predictor(), spread, 8, num_blocks=BLOCKS)
     assert uneven.ttft_s > 1.2 * equal.ttft_s

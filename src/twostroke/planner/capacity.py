@@ -33,14 +33,14 @@ _VOCABULARY = 32_000
 class Load:
     """What every client asks. cached_tokens: a head that all prompts share. Units: seconds.
 
-    output_spread: answers are this many tokens longer or shorter, evenly, the same in every run:
-    answers that all end together would keep the clients out of each other's way.
+    outputs: lengths that answers were seen to have, drawn from evenly, the same in every run; none:
+    all are output_tokens long, and equal answers keep the clients out of each other's way.
     """
 
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
-    output_spread: int = 0
+    outputs: tuple[int, ...] = ()
     target_ttft_s: float | None = None
     target_tpot_s: float | None = None
 
@@ -102,7 +102,7 @@ class _Loop:
         self._load = load
         self._clock = FakeClock()
         self._predictor = predictor
-        length = load.prompt_tokens + load.output_tokens + load.output_spread
+        length = load.prompt_tokens + max(load.output_tokens, *load.outputs, 1)
         config = EngineConfig(
             max_model_len=length,
             max_num_seqs=concurrency,
@@ -181,9 +181,9 @@ class _Loop:
 
 def _output(load: Load, client: int, round_: int) -> int:
     """Return the tokens of one answer."""
-    width = 2 * load.output_spread + 1
-    draw = mix(mix(client + 1) ^ (round_ + 1)) % width
-    return max(load.output_tokens - load.output_spread + draw, 1)
+    if not load.outputs:
+        return load.output_tokens
+    return load.outputs[mix(mix(client + 1) ^ (round_ + 1)) % len(load.outputs)]
 
 
 def _prompt(load: Load, client: int, round_: int) -> tuple[int, ...]:
