@@ -94,6 +94,15 @@ def test_a_machine_that_was_never_measured_predicts_nothing(
     assert found["ttft_s"] is None and found["tpot_s"] is None and found["missing"]
 
 
+def test_a_machine_that_was_never_measured_is_told_how_to_be(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    assert invoke(["predict", config, "--prompt-tokens", "100", "--max-tokens", "10"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert "remedy      --calibrate measures this machine with this model" in lines
+    assert not any("(measured)" in line for line in lines)
+
+
 def test_a_device_of_the_table_predicts_with_its_interval(
     capsys: pytest.CaptureFixture[str], config: str
 ) -> None:

@@ -137,11 +137,22 @@ def _print(plan: Plan) -> None:
         ("decode", _line(p.decode if p else None, _rest(p.prefill_share if p else None))),
         ("total", _line(p.total if p else None, None)),
         ("KV cache", ("unknown" if kv is None else size_text(round(kv))) + f", {plan.fit.fits}"),
-        ("speed from", f"{plan.target.speed.name} ({plan.target.speed.source.value})"),
+        ("speed from", _speed_text(plan.target)),
     ]
     missing = [*plan.fit.missing, *(p.missing if p else ())]
     rows += [("missing", text) for text in missing]
+    if _is_unmeasured(plan.target):
+        rows.append(("remedy", "--calibrate measures this machine with this model"))
     print_rows(rows)
+
+
+def _is_unmeasured(target: Target) -> bool:
+    return target.is_here and bool(target.speed.missing)
+
+
+def _speed_text(target: Target) -> str:
+    speed = target.speed
+    return speed.name if _is_unmeasured(target) else f"{speed.name} ({speed.source.value})"
 
 
 def _line(seconds: Any, share: float | None) -> str:
