@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from twostroke.build import load_model
+from twostroke.model.loaded import load_model
 
 PASSAGES = Path(__file__).parent.parent / "tests" / "golden" / "languages.json"
 

@@ -18,8 +18,9 @@ import sys
 import time
 
 from twostroke.bench.local import LocalBench
-from twostroke.build import build_engine, load_model, machine_card
+from twostroke.build import build_engine, machine_card
 from twostroke.config import EngineConfig
+from twostroke.model.loaded import load_model
 
 _SPIN = "while True: pass"
 _COMPETITORS = (0, 1, 2)
@@ -56,7 +57,7 @@ def main() -> None:
         built.new_runner(1024),
         vocab_size=model.config.vocab_size,
         cost=built.cost,
-        profile=built.machine.profile,
+        profile=built.backend.profile,
         prefill_chunk=built.config.prefill_chunk,
     )
     speeds: dict[tuple[str, int], list[float]] = {}
@@ -93,7 +94,7 @@ def main() -> None:
     time.sleep(2.0)
     idle = (time.process_time() - start) / 2.0
     print(f"idle: {100 * idle:.2f} % of one core")
-    card = machine_card(built.machine.profile)
+    card = machine_card(built.backend.profile)
     print(json.dumps({"machine": card, "results": results, "idle_core_share": idle}))
 
 

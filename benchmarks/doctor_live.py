@@ -30,11 +30,11 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from twostroke.doctor import Parsed
-from twostroke.doctor.diagnose import diagnose
-from twostroke.doctor.probe import Limits, make_plan, run_plan
-from twostroke.doctor.probe_machine import cpu_busy_share
-from twostroke.doctor.report import text_page
+from twostroke_doctor import Parsed
+from twostroke_doctor.diagnose import diagnose
+from twostroke_doctor.probe import Limits, make_plan, run_plan
+from twostroke_doctor.probe_machine import cpu_busy_share
+from twostroke_doctor.report import text_page
 
 EXPECTED = {"stable": "DECODE", "cold": "PREFIX_MISS", "taken": "THREADS"}
 START_S = 120.0

@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from twostroke.doctor import LogScanner
+from twostroke_doctor import LogScanner
 
 BLOCK_LINES = 10_000
 FOREIGN = (

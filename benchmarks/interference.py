@@ -28,9 +28,10 @@ from urllib.request import urlopen
 from peers.machine import machine_card
 
 from twostroke.bench.local import seeded_prompt
-from twostroke.build import build_engine, load_model
+from twostroke.build import build_engine
 from twostroke.config import EngineConfig
 from twostroke.engine.async_engine import AsyncEngine
+from twostroke.model.loaded import load_model
 from twostroke.request import Request, SamplingParams
 
 STREAM_PROMPT = 50

@@ -28,11 +28,13 @@ from typing import Any
 
 from twostroke.bench.remote import Load as ClientLoad
 from twostroke.bench.remote import percentile, run_load
-from twostroke.build import build_engine, fits_folder, load_model
+from twostroke.build import build_engine
 from twostroke.config import EngineConfig
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.stored import stored_fit
+from twostroke.model.hub import fits_folder
+from twostroke.model.loaded import load_model
 from twostroke.planner.capacity import Load, simulate
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.stored import stored_fit
 
 ROUNDS = 3
 
@@ -87,8 +89,8 @@ def crossing(rows: Sequence[tuple[int, float]], target: float) -> float | None:
 def predictor_of(path: Path, threads: int) -> PhysicsPredictor:
     built = build_engine(load_model(str(path)), EngineConfig(threads=threads, max_num_seqs=4,
                                                              kv_memory_bytes=64 << 20))  # fmt: skip
-    assert built.machine.profile is not None
-    speed = stored_fit(fits_folder(), path, "bf16", built.machine.profile)
+    assert built.backend.profile is not None
+    speed = stored_fit(fits_folder(), path, "bf16", built.backend.profile)
     if speed is None:
         sys.exit("no fit is stored: twostroke predict MODEL --calibrate")
     return PhysicsPredictor(built.cost, speed)

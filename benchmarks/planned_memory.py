@@ -17,15 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from twostroke.build import build_engine, load_model
+from twostroke.build import build_engine
 from twostroke.cli.plan import as_allocated, planned_model
 from twostroke.config import EngineConfig
-from twostroke.physics.kv_format import kv_format
+from twostroke.model.loaded import load_model
 from twostroke.planner.fit import Setup
 from twostroke.planner.memory import Rules
 from twostroke.planner.models import ShapeFlags
 from twostroke.planner.plan import make_ask, make_plan
 from twostroke.planner.target import make_target
+from twostroke.predict.kv_format import kv_format
 from twostroke.request import Request, SamplingParams
 
 
@@ -51,7 +52,7 @@ def allocated(path: Path, context: int, concurrency: int) -> dict[str, int]:
     wanted = planned(path, context, concurrency)["kv_bytes"]
     config = EngineConfig(kv_memory_bytes=wanted, max_model_len=context)
     built = build_engine(model, config)
-    backend = built.engine._runner.backend
+    backend = built.engine._runner.model
     matrices = sum(backend.packed_bytes().values())
     named = backend.packed_bytes()
     small = sum(w.nbytes for w in model.weights.all() if w.name not in named)

@@ -22,12 +22,14 @@ from typing import Any
 from twostroke.backend.calibrate import PROBE_BYTES
 from twostroke.bench.local import seeded_prompt
 from twostroke.bench.steps import POOL_TOKENS, Trial, TurnWatch, run_trial, trial_config
-from twostroke.build import BuiltEngine, build_engine, fits_folder, load_model
+from twostroke.build import BuiltEngine, build_engine
 from twostroke.cli.fit_machine import calibrate
 from twostroke.config import KvType
-from twostroke.physics.hardware import MachineProfile
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.stored import stored_fit
+from twostroke.model.hub import fits_folder
+from twostroke.model.loaded import load_model
+from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.stored import stored_fit
 from twostroke.request import Request, SamplingParams
 
 PROMPTS = (64, 128, 256, 512, 1024, 2048, 4096, 8000)
@@ -43,7 +45,7 @@ class Probe:
     """What the machine gives right now, against what it gave when it was calibrated."""
 
     def __init__(self, built: BuiltEngine, reference: MachineProfile) -> None:
-        self._speed = built.machine.probe()
+        self._speed = built.backend.probe()
         self._reference = reference
 
     def arithmetic(self) -> float:
@@ -154,7 +156,7 @@ def run_model(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]
     config = replace(config, max_num_seqs=max(BATCHES), kv_memory_bytes=pool)
     watch = TurnWatch()
     built = build_engine(model, config, observers=(watch,))
-    speed = stored_fit(fits_folder(), path, "bf16", built.machine.profile)
+    speed = stored_fit(fits_folder(), path, "bf16", built.backend.profile)
     if speed is None:
         sys.exit("no fit is stored: run with --calibrate")
     predictor = PhysicsPredictor(built.cost, speed)

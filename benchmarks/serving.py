@@ -73,7 +73,7 @@ class Bench:
         config = EngineConfig(threads=threads, max_num_seqs=max(largest_batch, 1))
         self.llm = LLM(model, config, observers=(self.finished,))
         self.llm.built.engine.warm_up()
-        self.backend = self.llm.built.engine._runner.backend
+        self.backend = self.llm.built.engine._runner.model
         self.program = self.backend._program = TimedProgram(self.backend._program)
         self._stream = 0
 
@@ -108,7 +108,7 @@ class Bench:
         waste = [  # the last token of an answer is never written
             e.kv_bytes // block_bytes * BLOCK_SIZE - (e.context_len - 1) for e in held if e.kv_bytes
         ]
-        planned, allocated = built.num_blocks * block_bytes, self.backend.kv_bytes
+        planned, allocated = built.num_blocks * block_bytes, self.model.kv_bytes
         return {
             "planned_bytes": planned,
             "allocated_bytes": allocated,

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from twostroke.backend.reference import ReferenceModel, Sequences
+from twostroke.backend.reference import Sequences
+from twostroke.backend.reference_model import ReferenceModel
 from twostroke.config import KvType
 from twostroke.formats.gguf import GGUFFile, open_gguf
 from twostroke.formats.quant import dequantize

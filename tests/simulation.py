@@ -9,8 +9,8 @@ from twostroke.config import EngineConfig
 from twostroke.engine.engine import Engine
 from twostroke.events import Event
 from twostroke.meters.phase_meter import PhaseMeter
+from twostroke.planner.simulated import FakeClock, LinearCost, SimulatedRunner
 from twostroke.request import Request, RequestOutput, SamplingParams
-from twostroke.runner.simulated import FakeClock, LinearCost, SimulatedRunner
 from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import Scheduler
 

@@ -35,7 +35,7 @@ def test_the_kv_pool_is_half_of_free_memory_but_no_more_than_can_be_used(
     built = build.build_engine(model, EngineConfig(backend="reference", max_num_seqs=2))
     context = model.config.context_length
     assert built.num_blocks == 2 * -(-context // BLOCK_SIZE)
-    monkeypatch.setattr(build, "free_memory_bytes", lambda: 10 * built.machine.block_bytes)
+    monkeypatch.setattr(build, "free_memory_bytes", lambda: 10 * built.backend.block_bytes)
     small = build.build_engine(model, EngineConfig(backend="reference", max_num_seqs=2))
     assert small.num_blocks == 5
 
@@ -51,7 +51,7 @@ def test_planned_kv_bytes_are_those_allocated(tiny: Path, kv_type: KvType) -> No
     model = build.load_model(str(tiny))
     built = build.build_engine(model, EngineConfig(kv_type=kv_type, max_num_seqs=2))
     planned = built.cost.kv_bytes(built.num_blocks * BLOCK_SIZE)
-    allocated = built.new_runner(built.num_blocks * BLOCK_SIZE).backend.kv_bytes  # type: ignore[attr-defined]
+    allocated = built.new_runner(built.num_blocks * BLOCK_SIZE).model.kv_bytes  # type: ignore[attr-defined]
     assert planned == pytest.approx(allocated, rel=0.02)
 
 

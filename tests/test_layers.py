@@ -55,7 +55,7 @@ def test_nothing_imports_what_runs_or_trusts_foreign_data(module: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["twostroke.doctor.parsed", "twostroke.scheduler.scheduler", "twostroke.engine.engine"],
+    ["twostroke_doctor.parsed", "twostroke.scheduler.scheduler", "twostroke.engine.engine"],
 )
 def test_the_core_loads_without_native_torch_or_web(module: str) -> None:
     code = (

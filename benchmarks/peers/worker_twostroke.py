@@ -11,10 +11,11 @@ import time
 from worker_protocol import Timed, serve
 
 from twostroke import __version__
-from twostroke.build import build_engine, load_model
+from twostroke.backend.runner import ModelRunner
+from twostroke.build import build_engine
 from twostroke.config import EngineConfig
+from twostroke.model.loaded import load_model
 from twostroke.request import SamplingParams
-from twostroke.runner.runner import ModelRunner
 from twostroke.step import BLOCK_SIZE, Phase, SampleSpec, Slice, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -34,7 +35,7 @@ class TwoStroke:
         self.runner: ModelRunner | None = None
         self.given = {
             "engine": f"twostroke {__version__}",
-            "backend": self.built.machine.summary,
+            "backend": self.built.backend.summary,
             "threads": threads,
             "prefill_chunk": CHUNK,
             "kv": config.kv_type.value,

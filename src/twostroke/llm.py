@@ -18,11 +18,12 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from twostroke.build import BuiltEngine, LoadedModel, build_engine, load_model
+from twostroke.build import BuiltEngine, build_engine
 from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
 from twostroke.events import Observer
+from twostroke.model.loaded import LoadedModel, load_model
 from twostroke.record import RequestRecord
 from twostroke.request import (
     FinishReason,

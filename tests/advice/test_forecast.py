@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from twostroke.advice.forecast import Asked, cures_for
-from twostroke.physics.cost import CostModel
-from twostroke.physics.kv_format import kv_format
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
-from twostroke.physics.speed import given_speed
+from twostroke.predict.cost import CostModel
+from twostroke.predict.kv_format import kv_format
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
+from twostroke.predict.speed import given_speed
 
 LAYER = LayerShape(heads=8, kv_heads=8, key_dim=64, value_dim=64)
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from tests.kernels.activations import quantised
 from twostroke.backend.arrays import StepArrays
+from twostroke.backend.inputs import InputBuilder
 from twostroke.backend.native import NativeModel, native_module, pack_weights
 from twostroke.backend.reference import Floats, ReferenceOps, round_bf16
 from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights, Weight
-from twostroke.runner.inputs import InputBuilder
 from twostroke.step import BLOCK_SIZE, Phase, Slice, StepPlan
 
 BLOCKS_EACH = 8

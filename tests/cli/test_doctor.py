@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import doctor_logs as log
+from tests.doctor import doctor_logs as log
 from tests.doctor.fake_endpoint import FakeEndpoint
 from twostroke.cli.main import invoke
 

@@ -13,9 +13,9 @@ from twostroke.config import KvType
 from twostroke.formats.gguf import open_gguf
 from twostroke.model.config import config_from_gguf
 from twostroke.model.weights import load_weights, vocab_size_of
-from twostroke.physics.gguf_shape import shape_of_gguf
-from twostroke.physics.kv_format import kv_format
 from twostroke.planner.memory import Rules, kv_bytes
+from twostroke.predict.gguf_shape import shape_of_gguf
+from twostroke.predict.kv_format import kv_format
 
 STEP_TOKENS = 96
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.physics.test_fit import steps
+from tests.predict.test_fit import steps
 from tests.tiny_models import write_tiny
 from twostroke.backend.calibrate import cpu_name
-from twostroke.build import fits_folder
 from twostroke.cli.main import invoke
-from twostroke.physics.fit import fit_speed
-from twostroke.physics.hardware import MachineProfile
-from twostroke.physics.stored import fit_path, store_fit, stored_fit
+from twostroke.model.hub import fits_folder
+from twostroke.predict.fit import fit_speed
+from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.stored import fit_path, store_fit, stored_fit
 
 PROFILE = MachineProfile(
     cpu=cpu_name(),
@@ -83,7 +83,7 @@ def test_a_fit_of_another_build_is_not_taken(model: Path, monkeypatch: pytest.Mo
     assert fit is not None
     store_fit(fits_folder(), model, "bf16", PROFILE, fit)
     assert stored_fit(fits_folder(), model, "bf16", PROFILE) == fit
-    monkeypatch.setattr("twostroke.physics.stored.__version__", "0.0.1")
+    monkeypatch.setattr("twostroke.predict.stored.__version__", "0.0.1")
     assert stored_fit(fits_folder(), model, "bf16", PROFILE) is None
 
 

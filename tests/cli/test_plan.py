@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.physics.test_hf_shape import LLAMA_8B
+from tests.predict.test_hf_shape import LLAMA_8B
 from tests.tiny_models import write_tiny
 from twostroke.cli.main import invoke
 

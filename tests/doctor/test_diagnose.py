@@ -10,13 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostroke.doctor import Fact, Parsed
-from twostroke.doctor.diagnose import diagnose
-from twostroke.doctor.finding import CODES, CONFIDENCE
-from twostroke.doctor.given import make_given
-from twostroke.doctor.parsed import MAX_FACTS, MAX_RECORDS
-from twostroke.doctor.runs import split_runs
-from twostroke.doctor.wait import wait_of
 from twostroke.errors import ConfigError
 from twostroke.record import (
     CacheOutcome,
@@ -29,6 +22,13 @@ from twostroke.record import (
     Speculation,
     WindowRecord,
 )
+from twostroke_doctor import Fact, Parsed
+from twostroke_doctor.diagnose import diagnose
+from twostroke_doctor.finding import CODES, CONFIDENCE
+from twostroke_doctor.given import make_given
+from twostroke_doctor.parsed import MAX_FACTS, MAX_RECORDS
+from twostroke_doctor.runs import split_runs
+from twostroke_doctor.wait import wait_of
 
 
 def own(**more):

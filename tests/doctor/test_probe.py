@@ -7,14 +7,14 @@ import time
 import pytest
 
 from tests.doctor.fake_endpoint import FakeEndpoint
-from twostroke.doctor import Parsed
-from twostroke.doctor import probe as probing
-from twostroke.doctor.diagnose import diagnose
-from twostroke.doctor.probe import Limits, make_plan, run_plan
-from twostroke.doctor.probe_client import MAX_REPLY_BYTES, parse_endpoint
-from twostroke.doctor.probe_machine import cpu_busy_share
-from twostroke.doctor.probe_metrics import read_metrics, window_between
 from twostroke.errors import ConfigError, TwoStrokeError
+from twostroke_doctor import Parsed
+from twostroke_doctor import probe as probing
+from twostroke_doctor.diagnose import diagnose
+from twostroke_doctor.probe import Limits, make_plan, run_plan
+from twostroke_doctor.probe_client import MAX_REPLY_BYTES, parse_endpoint
+from twostroke_doctor.probe_machine import cpu_busy_share
+from twostroke_doctor.probe_metrics import read_metrics, window_between
 
 FAST = Limits(requests=12, seconds=20, tokens=20_000)
 
@@ -189,7 +189,7 @@ def test_an_endless_reply_ends_with_the_time_allowed():
 
 
 def test_a_reply_without_end_is_cut_by_bytes(monkeypatch):
-    monkeypatch.setattr("twostroke.doctor.probe_client.MAX_REPLY_BYTES", 20_000)
+    monkeypatch.setattr("twostroke_doctor.probe_client.MAX_REPLY_BYTES", 20_000)
     said = []
     with pytest.raises(TwoStrokeError):
         ask(

@@ -7,13 +7,8 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from tests.cases.doctor_case_table import CASES
-from tests.cases.test_doctor_cases import read
-from twostroke.doctor import Fact, Parsed
-from twostroke.doctor.diagnose import diagnose
-from twostroke.doctor.given import make_given
-from twostroke.doctor.html import MAX_BINS, html_page
-from twostroke.doctor.report import WIDTH, document, json_lines, sentence, text_page
+from tests.doctor.doctor_case_table import CASES
+from tests.doctor.test_doctor_cases import read
 from twostroke.record import (
     Meter,
     OutputTokens,
@@ -22,6 +17,11 @@ from twostroke.record import (
     RequestRecord,
     WindowRecord,
 )
+from twostroke_doctor import Fact, Parsed
+from twostroke_doctor.diagnose import diagnose
+from twostroke_doctor.given import make_given
+from twostroke_doctor.html import MAX_BINS, html_page
+from twostroke_doctor.report import WIDTH, document, json_lines, sentence, text_page
 
 EVIL = '</title><script>alert("x")</script>\x1b[2J&\n"\'<img src=x onerror=y>'
 VOID = {"meta", "br", "img"}

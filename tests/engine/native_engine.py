@@ -11,13 +11,13 @@ import numpy as np
 
 from tests.simulation import EventLog
 from twostroke.backend.native import NativeModel, native_module, pack_weights
-from twostroke.build import LoadedModel
+from twostroke.backend.runner import ModelRunner
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig, KvType
 from twostroke.engine.engine import Engine
 from twostroke.meters.phase_meter import PhaseMeter
+from twostroke.model.loaded import LoadedModel
 from twostroke.request import Request, RequestOutput, SamplingParams
-from twostroke.runner.runner import ModelRunner
 from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import BLOCK_SIZE

@@ -9,8 +9,8 @@ import pytest
 from tests.simulation import Simulation, tokens
 from twostroke.errors import KernelError
 from twostroke.events import Admitted, Arrived, Finished, StepDone
+from twostroke.planner.simulated import FakeClock, LinearCost, SimulatedRunner
 from twostroke.request import FinishReason
-from twostroke.runner.simulated import FakeClock, LinearCost, SimulatedRunner
 from twostroke.step import StepPlan, StepResult
 
 

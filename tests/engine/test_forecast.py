@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from tests.physics.test_learn import PROFILE
+from tests.predict.test_learn import PROFILE
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.engine.forecast import Forecast, forecast
 from twostroke.errors import EngineStopped, RequestError
-from twostroke.physics.cost import CostModel
-from twostroke.physics.fit import assumed_speed
-from twostroke.physics.kv_format import kv_format
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
+from twostroke.planner.simulated import FakeClock, SimulatedRunner
+from twostroke.predict.cost import CostModel
+from twostroke.predict.fit import assumed_speed
+from twostroke.predict.kv_format import kv_format
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.request import Request, SamplingParams
-from twostroke.runner.simulated import FakeClock, SimulatedRunner
 from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import StepPlan

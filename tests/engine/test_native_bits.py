@@ -15,8 +15,8 @@ import pytest
 
 from tests.engine.native_engine import GREEDY, SEEDED, Answer, RealModel
 from twostroke.backend.native import native_module
-from twostroke.build import load_model
 from twostroke.config import KvType
+from twostroke.model.loaded import load_model
 from twostroke.request import SamplingParams
 
 pytestmark = pytest.mark.weights

@@ -7,8 +7,8 @@ import pytest
 from tests.simulation import Simulation, tokens
 from twostroke.events import Admitted, Arrived, Finished, Preempted, StepDone
 from twostroke.meters.phase_meter import MAX_FINISHED, Floors, PhaseMeter
+from twostroke.planner.simulated import LinearCost
 from twostroke.request import FinishReason, SamplingParams
-from twostroke.runner.simulated import LinearCost
 from twostroke.step import Phase, SampleSpec, Slice, StepPlan, StepResult
 
 SPEC = SampleSpec(SamplingParams(), 0, 0, 0)

@@ -15,7 +15,7 @@ import pytest
 from tests.model.fake_hub import COMMIT, FakeHub
 from twostroke.errors import DownloadError, ModelError, ModelNotFound
 from twostroke.model import hf_download, wheel_download
-from twostroke.model.hf_cache import RepoFolder, cache_folder, repo_folder
+from twostroke.model.hf_cache import RepoFolder, hf_cache_folder, repo_folder
 from twostroke.model.hub import list_local, models_folder, remove, resolve
 from twostroke.model.names import WHEEL_MODELS, HubName
 
@@ -233,7 +233,7 @@ def test_a_full_disk_is_said_before_the_download(
 
 
 def _repo() -> Path:
-    return repo_folder(cache_folder(os.environ), HubName("org", "model")).path
+    return repo_folder(hf_cache_folder(os.environ), HubName("org", "model")).path
 
 
 def test_listed_names_resolve_to_their_files(hub: FakeHub) -> None:

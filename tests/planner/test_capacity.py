@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from twostroke.errors import ConfigError
-from twostroke.physics.cost import CostModel
-from twostroke.physics.kv_format import kv_format
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
-from twostroke.physics.speed import given_speed
 from twostroke.planner.capacity import Load, find_capacity, quantile, simulate
+from twostroke.predict.cost import CostModel
+from twostroke.predict.kv_format import kv_format
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
+from twostroke.predict.speed import given_speed
 
 BLOCKS = 4096
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from twostroke.errors import ConfigError, ShapeError
-from twostroke.physics.kv_format import kv_format
-from twostroke.physics.shape import LayerShape, ModelShape
 from twostroke.planner.memory import (
     Rules,
     cells,
@@ -14,6 +12,8 @@ from twostroke.planner.memory import (
     kv_bytes_per_token,
     place_layers,
 )
+from twostroke.predict.kv_format import kv_format
+from twostroke.predict.shape import LayerShape, ModelShape
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.physics.test_hf_shape import LLAMA_8B
+from tests.predict.test_hf_shape import LLAMA_8B
 from twostroke.errors import ConfigError, ModelNotFound
-from twostroke.physics.devices import DEVICES
-from twostroke.physics.hardware import MachineProfile
-from twostroke.physics.hf_shape import shape_of_hf_config
-from twostroke.physics.kv_format import kv_format
 from twostroke.planner.fit import Setup
 from twostroke.planner.memory import Rules
 from twostroke.planner.models import ShapeFlags, find_model, shape_of_flags
 from twostroke.planner.plan import Plan, make_ask, make_plan, requantised
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import make_target, stored_profile, this_machine
+from twostroke.predict.devices import DEVICES
+from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.hf_shape import shape_of_hf_config
+from twostroke.predict.kv_format import kv_format
 
 KEYS = {
     "weights_bytes", "kv_bytes", "kv_bytes_per_token", "state_bytes", "compute_bytes",

@@ -15,8 +15,8 @@ from tests.tiny_models import write_tiny
 from twostroke.errors import CorruptCheckpoint, DownloadError, ModelNotFound
 from twostroke.formats.gguf import open_gguf
 from twostroke.model.names import HubName
-from twostroke.physics.gguf_shape import shape_of_gguf
 from twostroke.planner.remote_header import remote_shape
+from twostroke.predict.gguf_shape import shape_of_gguf
 
 REPO = "someone/model"
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from twostroke.planner.simulated import LinearCost
 from twostroke.request import SamplingParams
-from twostroke.runner.simulated import LinearCost
 from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.step import Phase, SampleSpec, Slice, StepPlan
 

@@ -7,8 +7,8 @@ import pytest
 from tests.simulation import Simulation, tokens
 from twostroke.errors import RequestError
 from twostroke.events import Admitted, Preempted, StepDone
+from twostroke.planner.simulated import LinearCost
 from twostroke.request import RequestState
-from twostroke.runner.simulated import LinearCost
 from twostroke.step import Phase, StepPlan
 
 

@@ -8,8 +8,8 @@ from tests.engine.test_forecast import ids
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig
 from twostroke.engine.engine import Engine
+from twostroke.planner.simulated import FakeClock, SimulatedRunner
 from twostroke.request import Request, SamplingParams
-from twostroke.runner.simulated import FakeClock, SimulatedRunner
 from twostroke.scheduler.scheduler import MAX_GAP_SHARE, Scheduler
 from twostroke.step import StepPlan
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation import Simulation, tokens
 from twostroke.errors import QueueFull
-from twostroke.runner.simulated import LinearCost
+from twostroke.planner.simulated import LinearCost
 
 COST = LinearCost(step_s=0.001, prefill_token_s=0.001)
 

@@ -20,9 +20,10 @@ from typing import Any
 import httpx
 import uvicorn
 
-from twostroke.build import build_engine, load_model
+from twostroke.build import build_engine
 from twostroke.config import EngineConfig
 from twostroke.events import Observer
+from twostroke.model.loaded import load_model
 from twostroke.server.app import create_app
 from twostroke.server.intake import Loaded
 from twostroke.server.request_log import RequestLog

@@ -19,9 +19,9 @@ import pytest
 
 from tests.engine.native_engine import RealEngine, RealModel
 from twostroke.backend.native import choose_kernel_set, usable_cores
-from twostroke.build import load_model
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.events import Event, Preempted
+from twostroke.model.loaded import load_model
 from twostroke.request import FinishReason, Request, SamplingParams
 
 pytestmark = pytest.mark.weights

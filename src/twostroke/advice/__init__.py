@@ -4,7 +4,7 @@ Arithmetic on records and predictions; knows no engine, no log and no clock. A s
 range, or None where nothing can be computed: never folklore.
 """
 
-from .cure import Cure
-from .cures import for_record
+from twostroke.advice.cure import Cure
+from twostroke.advice.cures import for_record
 
 __all__ = ["Cure", "for_record"]

@@ -10,8 +10,8 @@ from twostroke.advice.cure import Cure, in_order
 from twostroke.advice.cures import for_record
 from twostroke.advice.forecast import Asked, cures_for
 from twostroke.dataclass import dataclass
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.speed import Seconds
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.speed import Seconds
 from twostroke.record import PHASES, RequestRecord
 
 MIN_REQUESTS = 3

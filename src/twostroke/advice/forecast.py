@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from twostroke.advice.cure import Cure, exact, in_order, unpredicted
 from twostroke.dataclass import dataclass
 from twostroke.errors import ShapeError
-from twostroke.physics.cost import CostModel
-from twostroke.physics.kv_format import KvFormat
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.shape import ModelShape, requantised
+from twostroke.predict.cost import CostModel
+from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.shape import ModelShape, requantised
 
 CHUNK_TOKENS = 500  # a retrieved chunk, where the caller does not say how long his are
 FEWER_BITS = 4.5  # what Q4_0 takes a weight

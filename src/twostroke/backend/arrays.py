@@ -51,7 +51,7 @@ class StepArrays:
     copies: Int32s  # [n, 3]: source, target, tokens
 
 
-class Backend(Protocol):
+class CachedModel(Protocol):
     """A model with its cache, ready to run steps."""
 
     num_blocks: int

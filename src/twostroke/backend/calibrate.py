@@ -13,9 +13,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from twostroke.backend.memory import free_memory_bytes
 from twostroke.backend.native import native_module
-from twostroke.physics.hardware import MachineProfile
+from twostroke.memory import free_memory_bytes
+from twostroke.predict.hardware import MachineProfile
 
 _PEAKS = {"fp32": 0, "bf16": 1, "int8": 2}
 _WORKING_SETS = tuple(1 << shift for shift in (18, 20, 22, 24, 26, 27, 28, 29))

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from twostroke.backend.arrays import SAMPLE_RESULT, Results, StepArrays
-from twostroke.backend.memory import free_memory_bytes
 from twostroke.backend.native_ops import GrowingRope, NativeOps
 from twostroke.backend.native_sampling import SampleArrays, encode_samples
 from twostroke.backend.packed import (
@@ -28,6 +27,7 @@ from twostroke.backend.packed_folder import PackedFolder
 from twostroke.config import KvType
 from twostroke.dataclass import dataclass
 from twostroke.errors import CapacityError, ConfigError, ShapeError, UnsupportedCPU
+from twostroke.memory import free_memory_bytes
 from twostroke.model.config import ModelConfig
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch

@@ -15,9 +15,7 @@ from twostroke.config import KvType
 from twostroke.dataclass import dataclass
 from twostroke.formats.quant import dequantize
 from twostroke.model.config import ModelConfig, RopeConfig
-from twostroke.model.decoder import forward
-from twostroke.model.ops import Batch
-from twostroke.model.weights import ModelWeights, Weight
+from twostroke.model.weights import Weight
 from twostroke.step import BLOCK_SIZE
 
 Floats = npt.NDArray[np.float32]
@@ -234,29 +232,3 @@ def _attend_one(
     weights /= weights.sum(axis=-1, keepdims=True)
     mixed = np.einsum("kgnc,ckd->nkgd", weights, values, optimize=True)
     return np.ascontiguousarray(mixed.reshape(n, -1), dtype=np.float32)
-
-
-class ReferenceModel:
-    """A model and its cache, run eagerly.
-
-    kv_type None keeps K and V in float32: the setting that goldens are compared with.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        weights: ModelWeights,
-        *,
-        num_blocks: int,
-        kv_type: KvType | None = None,
-    ) -> None:
-        self.config, self.weights = config, weights
-        self.cache = ReferenceCache(config, num_blocks, kv_type)
-        self._ops = ReferenceOps(config)
-
-    def forward(self, batch: Batch[Ints, Sequences]) -> Floats:
-        """Return the logits of the wanted rows.
-
-        Shapes: returns [R, V]
-        """
-        return forward(self._ops, self.config, self.weights, batch, self.cache)

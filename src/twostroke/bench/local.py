@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from twostroke.dataclass import dataclass
-from twostroke.physics.cost import CostModel, Work
-from twostroke.physics.hardware import MachineProfile
+from twostroke.predict.cost import CostModel, Work
+from twostroke.predict.hardware import MachineProfile
 from twostroke.request import SamplingParams
 from twostroke.step import BLOCK_SIZE, Phase, Runner, SampleSpec, Slice, StepPlan
 

@@ -20,10 +20,10 @@ from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.events import Event, StepDone
 from twostroke.model.config import ModelConfig
-from twostroke.physics.cost import layer_token_bytes
-from twostroke.physics.fit import Features, FittedSpeed, MeasuredStep, fit_speed, step_features
-from twostroke.physics.kv_format import KvFormat
-from twostroke.physics.shape import config_layers
+from twostroke.predict.cost import layer_token_bytes
+from twostroke.predict.fit import Features, FittedSpeed, MeasuredStep, fit_speed, step_features
+from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.shape import config_layers
 from twostroke.request import Request, SamplingParams
 from twostroke.step import StepPlan
 
@@ -146,8 +146,8 @@ def fit_engine(
         ConfigError: the backend measures no peaks.
     Cost: half a minute of a small model.
     """
-    probe = built.machine.probe()
-    base = built.machine.profile
+    probe = built.backend.probe()
+    base = built.backend.profile
     assert base is not None, "a machine with a probe has a profile"
     longest = built.config.max_model_len or 0
     usable = [t for t in trials if t.prompt + t.steps + 1 <= longest]

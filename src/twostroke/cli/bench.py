@@ -16,8 +16,8 @@ from twostroke.step import BLOCK_SIZE
 
 if TYPE_CHECKING:
     from twostroke.backend.native import NativeModel, ProfileLine
+    from twostroke.backend.runner import ModelRunner
     from twostroke.bench.local import LocalBench, Row
-    from twostroke.runner.runner import ModelRunner
 
 DEFAULT_PROMPTS = "512"
 DEFAULT_GENERATED = "128"
@@ -144,7 +144,8 @@ def command(
         max_num_seqs=max(batches),
     )
     from twostroke.bench.local import LocalBench
-    from twostroke.build import build_engine, load_model, machine_card
+    from twostroke.build import build_engine, machine_card
+    from twostroke.model.loaded import load_model
 
     loaded = load_model(model)
     longest = max(depths) + max((*prompts, *generated)) + 1
@@ -161,7 +162,7 @@ def command(
         runner,
         vocab_size=loaded.config.vocab_size,
         cost=built.cost,
-        profile=built.machine.profile,
+        profile=built.backend.profile,
         prefill_chunk=prefill_chunk,
         after_warm_up=profiler.take_profile if profiler is not None else None,
     )
@@ -184,7 +185,7 @@ def command(
             result["profile"] = {line.label: line.seconds for line in lines}
         results.append(result)
     if as_json:
-        machine = machine_card(built.machine.profile)
+        machine = machine_card(built.backend.profile)
         print(json.dumps({"machine": machine, "model": model, "results": results}))
 
 
@@ -196,7 +197,7 @@ def _profiler(runner: ModelRunner) -> NativeModel:
     """
     from twostroke.backend.native import NativeModel
 
-    if not isinstance(runner.backend, NativeModel):
+    if not isinstance(runner.model, NativeModel):
         raise ConfigError("--profile needs the native backend")
-    runner.backend.profile(True)
-    return runner.backend
+    runner.model.profile(True)
+    return runner.model

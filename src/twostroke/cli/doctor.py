@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twostroke.doctor.report import printable
 from twostroke.errors import ConfigError
+from twostroke_doctor.report import printable
 
 if TYPE_CHECKING:
-    from twostroke.doctor import Parsed
-    from twostroke.doctor.finding import Diagnosis
-    from twostroke.doctor.probe import Plan
+    from twostroke_doctor import Parsed
+    from twostroke_doctor.finding import Diagnosis
+    from twostroke_doctor.probe import Plan
 
 EXIT_FOUND = 1
 EXIT_UNKNOWN = 3
@@ -91,8 +91,8 @@ def command(
     twostroke doctor --url http://127.0.0.1:8080 --dry-run
     """
     _check(logs, url, dry_run=dry_run, fail_on=fail_on, both=as_json and as_jsonl)
-    from twostroke.doctor.diagnose import diagnose
-    from twostroke.doctor.given import make_given
+    from twostroke_doctor.diagnose import diagnose
+    from twostroke_doctor.given import make_given
 
     given = make_given(
         model=model,
@@ -106,7 +106,7 @@ def command(
     )
     parsed = _read(logs or [])
     if url is not None:
-        from twostroke.doctor.probe import Limits, make_plan
+        from twostroke_doctor.probe import Limits, make_plan
 
         limits = Limits(requests=max_requests, seconds=max_seconds, tokens=max_tokens)
         plan = make_plan(
@@ -136,7 +136,7 @@ def _check(
     both: bool,
 ) -> None:
     """Refuse what cannot be honoured before anything is read or sent."""
-    from twostroke.doctor.finding import CODES
+    from twostroke_doctor.finding import CODES
 
     if not logs and url is None:
         raise ConfigError(
@@ -153,7 +153,7 @@ def _check(
 
 def _read(logs: list[str]) -> Parsed:
     """Read every log into one bounded result."""
-    from twostroke.doctor import LogScanner, Parsed
+    from twostroke_doctor import LogScanner, Parsed
 
     scanner, parsed = LogScanner(), Parsed()
     for name in logs:
@@ -168,7 +168,7 @@ def _read(logs: list[str]) -> Parsed:
 
 def _probe(parsed: Parsed, plan: Plan, *, dry_run: bool) -> bool:
     """Say what will be sent, send it, add what came of it; False when nothing was to be sent."""
-    from twostroke.doctor.probe import run_plan
+    from twostroke_doctor.probe import run_plan
 
     for line in plan.lines():
         print(line, file=sys.stderr)
@@ -189,7 +189,7 @@ def _key(name: str | None) -> str | None:
 
 
 def _print(diagnosis: Diagnosis, parsed: Parsed, *, as_json: bool, as_jsonl: bool) -> None:
-    from twostroke.doctor import report
+    from twostroke_doctor import report
 
     if as_json:
         print(json.dumps(report.document(diagnosis, parsed)))
@@ -204,7 +204,7 @@ def _print(diagnosis: Diagnosis, parsed: Parsed, *, as_json: bool, as_jsonl: boo
 
 
 def _write_html(path: Path, diagnosis: Diagnosis, parsed: Parsed) -> None:
-    from twostroke.doctor.html import html_page
+    from twostroke_doctor.html import html_page
 
     try:
         path.write_text(html_page(diagnosis, parsed), encoding="utf-8")

@@ -16,7 +16,7 @@ from twostroke.model.config import config_from_gguf
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch
 from twostroke.model.weights import load_weights, vocab_size_of
-from twostroke.physics.shape import WeightSizes, shape_of_model
+from twostroke.predict.shape import WeightSizes, shape_of_model
 
 _LOGIT_ROWS = 64  # as the native backend's
 

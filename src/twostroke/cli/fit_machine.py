@@ -6,14 +6,16 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from twostroke.build import build_engine, fits_folder, load_model
+from twostroke.build import build_engine
 from twostroke.config import KvType
 from twostroke.errors import ConfigError
-from twostroke.physics.fit import FittedSpeed
-from twostroke.physics.kv_format import KvFormat
-from twostroke.physics.stored import store_fit, stored_fit
+from twostroke.model.hub import fits_folder
+from twostroke.model.loaded import load_model
 from twostroke.planner.models import PlannedModel
 from twostroke.planner.target import Target
+from twostroke.predict.fit import FittedSpeed
+from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.stored import store_fit, stored_fit
 
 
 def with_stored_fit(planned: PlannedModel, target: Target, kv: KvFormat) -> Target:
@@ -47,7 +49,7 @@ def calibrate(model: Path, kv: str, *, threads: int | None, chunk: int) -> Fitte
     speed = fit_engine(built, watch, vocab_size=vocab_size, on_trial=say)
     if speed is None:
         raise ConfigError("too few steps fit the model's context", value=loaded.name)
-    profile = built.machine.profile
+    profile = built.backend.profile
     assert profile is not None, "what was fitted has a profile"
     store_fit(fits_folder(), model, kv, profile, speed)
     return speed

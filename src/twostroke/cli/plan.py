@@ -24,8 +24,6 @@ from twostroke.cli.target_options import (
 )
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
-from twostroke.physics.kv_format import KV_FORMATS, KvFormat, kv_format
-from twostroke.physics.shape import ModelShape, WeightGroup, WeightSizes
 from twostroke.planner.fit import OWN_MAX_NUM_SEQS, Setup
 from twostroke.planner.memory import Rules
 from twostroke.planner.models import (
@@ -37,6 +35,8 @@ from twostroke.planner.models import (
 from twostroke.planner.plan import Plan, make_ask, make_plan
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import Target
+from twostroke.predict.kv_format import KV_FORMATS, KvFormat, kv_format
+from twostroke.predict.shape import ModelShape, WeightGroup, WeightSizes
 
 _EXITS = {"yes": 0, "no": 1, "unknown": UNKNOWN_EXIT}
 _FLAG = typer.Option

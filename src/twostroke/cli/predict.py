@@ -23,13 +23,13 @@ from twostroke.cli.target_options import (
 )
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
-from twostroke.physics.kv_format import KvFormat, kv_format
-from twostroke.physics.predict import split_by_rates
 from twostroke.planner.fit import Setup
 from twostroke.planner.memory import Rules
 from twostroke.planner.models import PlannedModel, ShapeFlags
 from twostroke.planner.plan import Plan, make_ask, make_plan
 from twostroke.planner.target import Target
+from twostroke.predict.kv_format import KvFormat, kv_format
+from twostroke.predict.predictor import split_by_rates
 
 _FLAG = typer.Option
 

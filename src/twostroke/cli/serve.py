@@ -49,7 +49,8 @@ def loader(model: str, config: EngineConfig) -> Loader:
     """Return what loads this model when the server is up."""
 
     def load(observer: Observer) -> Loaded:
-        from twostroke.build import build_engine, load_model
+        from twostroke.build import build_engine
+        from twostroke.model.loaded import load_model
         from twostroke.server.intake import Loaded
 
         loaded = load_model(model)

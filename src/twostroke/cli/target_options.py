@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from twostroke.backend.calibrate import cpu_name
-from twostroke.backend.memory import free_memory_bytes
-from twostroke.build import cache_folder
 from twostroke.cli.engine_options import parse_bytes
 from twostroke.errors import ConfigError
+from twostroke.memory import free_memory_bytes
+from twostroke.model.hub import cache_folder
 from twostroke.planner.target import Target, make_target, stored_profile, this_machine
 
 GIGA = 1e9

@@ -8,9 +8,9 @@ from twostroke.advice.explain import Explanation, explain_request
 from twostroke.advice.forecast import Asked, cures_for
 from twostroke.dataclass import dataclass
 from twostroke.errors import TwoStrokeError
-from twostroke.physics.cost import Span
-from twostroke.physics.predict import PhysicsPredictor
-from twostroke.physics.speed import Seconds
+from twostroke.predict.cost import Span
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.speed import Seconds
 from twostroke.scheduler.outlook import Outlook, prefill_beside_s
 from twostroke.step import Predictor
 

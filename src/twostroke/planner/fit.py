@@ -12,9 +12,6 @@ from typing import Any
 
 from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
-from twostroke.physics.cost import layer_token_bytes
-from twostroke.physics.kv_format import KvFormat
-from twostroke.physics.shape import ModelShape
 from twostroke.planner.memory import (
     Bytes,
     Placement,
@@ -26,6 +23,9 @@ from twostroke.planner.memory import (
     place_layers,
 )
 from twostroke.planner.target import Target
+from twostroke.predict.cost import layer_token_bytes
+from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.shape import ModelShape
 
 OWN_MAX_NUM_SEQS = EngineConfig().max_num_seqs
 LARGEST_CONTEXT = 1 << 24

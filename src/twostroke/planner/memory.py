@@ -10,9 +10,9 @@ from __future__ import annotations
 import enum
 
 from twostroke.dataclass import dataclass
-from twostroke.physics.cost import layer_token_bytes
-from twostroke.physics.kv_format import KvFormat
-from twostroke.physics.shape import LayerShape, ModelShape
+from twostroke.predict.cost import layer_token_bytes
+from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.shape import LayerShape, ModelShape
 from twostroke.step import BLOCK_SIZE
 
 _PAD = 256  # llama.cpp pads caches to this many tokens

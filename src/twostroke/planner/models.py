@@ -21,10 +21,10 @@ from twostroke.model.config import config_from_gguf
 from twostroke.model.hub import resolve
 from twostroke.model.names import HubName, parse_name
 from twostroke.model.weights import vocab_size_of
-from twostroke.physics.gguf_shape import shape_of_gguf
-from twostroke.physics.hf_shape import shape_of_hf_config
-from twostroke.physics.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.planner.remote_header import remote_shape
+from twostroke.predict.gguf_shape import shape_of_gguf
+from twostroke.predict.hf_shape import shape_of_hf_config
+from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 
 _MOST_JSON_BYTES = 1 << 22
 

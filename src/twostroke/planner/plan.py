@@ -8,10 +8,6 @@ from typing import Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError, ShapeError
-from twostroke.physics.cost import CostModel
-from twostroke.physics.kv_format import KvFormat
-from twostroke.physics.predict import PhysicsPredictor, Prediction
-from twostroke.physics.shape import ModelShape, requantised
 from twostroke.planner.capacity import Capacity, Load, find_capacity
 from twostroke.planner.fit import (
     LARGEST_CONCURRENCY,
@@ -23,6 +19,10 @@ from twostroke.planner.fit import (
 )
 from twostroke.planner.memory import kv_bytes_per_token
 from twostroke.planner.target import Target
+from twostroke.predict.cost import CostModel
+from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.predictor import PhysicsPredictor, Prediction
+from twostroke.predict.shape import ModelShape, requantised
 from twostroke.step import BLOCK_SIZE
 
 # Mean bits a weight of whole files: llama.cpp's table for Llama-3.1-8B; other models differ by a

@@ -19,9 +19,9 @@ from twostroke.formats.gguf_header import GGUFHeader, TruncatedHeader, parse_hea
 from twostroke.model.hf_cache import is_offline
 from twostroke.model.model_files import choose, group_shards
 from twostroke.model.names import HubName
-from twostroke.physics.gguf_shape import shape_of_gguf
-from twostroke.physics.hf_shape import shape_of_hf_config
-from twostroke.physics.shape import ModelShape
+from twostroke.predict.gguf_shape import shape_of_gguf
+from twostroke.predict.hf_shape import shape_of_hf_config
+from twostroke.predict.shape import ModelShape
 
 _ENDPOINT = "https://huggingface.co"
 _TIMEOUT_S = 20.0

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from html import escape
 
 from twostroke.errors import ConfigError
-from twostroke.physics.cost import Work
-from twostroke.physics.predict import PhysicsPredictor
 from twostroke.planner.plan import Plan
+from twostroke.predict.cost import Work
+from twostroke.predict.predictor import PhysicsPredictor
 
 _WIDTH, _HEIGHT, _PAD = 360, 260, 46
 _PREFILL, _DECODE, _ROOF = "#c2410c", "#1d4ed8", "#525252"

@@ -9,11 +9,11 @@ from typing import Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
-from twostroke.physics.devices import find_device
-from twostroke.physics.figure import Source
-from twostroke.physics.fit import assumed_speed
-from twostroke.physics.hardware import MachineProfile
-from twostroke.physics.speed import Speed, given_speed, speed_of_device
+from twostroke.predict.devices import find_device
+from twostroke.predict.figure import Source
+from twostroke.predict.fit import assumed_speed
+from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.speed import Speed, given_speed, speed_of_device
 
 _MOST_PROFILE_BYTES = 1 << 16
 MAX_DEVICES = 64

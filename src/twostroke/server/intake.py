@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from twostroke.build import LoadedModel
 from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.errors import RequestError, TwoStrokeError
+from twostroke.model.loaded import LoadedModel
 from twostroke.request import Request, SamplingParams
 from twostroke.server.answer_text import AnswerText, PlainText, ReasoningText
 from twostroke.server.answers import Answers, Choice

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from twostroke.build import LoadedModel
 from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong, RequestError, TemplateError
 from twostroke.llm import Encoded
+from twostroke.model.loaded import LoadedModel
 from twostroke.server.answer_text import CLOSE_TAG, OPEN_TAG
 from twostroke.server.refusals import GrammarTimeout, TooLarge
 from twostroke.server.settings import Limits

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from twostroke.doctor import parse
+from twostroke_doctor import parse
 
 V0 = [  # prompt, output, rate, ttft, generation, flags
     (24, 53, 51.43709529007664, 0.111, 0.954, {"meter_inconsistent", "ttft_as_prefill"}),

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.doctor.parsers.log_text import FORMATS, Numbers
-from twostroke.doctor import FACTS, FLAGS, Fact, LogScanner
-from twostroke.doctor.parsers import scan
-from twostroke.doctor.parsers.json_reply import JsonParser
-from twostroke.doctor.parsers.lines import unwrap
+from twostroke_doctor import FACTS, FLAGS, Fact, LogScanner
+from twostroke_doctor.parsers import scan
+from twostroke_doctor.parsers.json_reply import JsonParser
+from twostroke_doctor.parsers.lines import unwrap
 
 PARSERS = [*scan._parsers(), scan.OllamaParser(), JsonParser()]
 SIGNED_FACTS = ("kv_reserve_bytes", "layers_requested")

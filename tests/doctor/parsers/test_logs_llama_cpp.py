@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.doctor import parse
+from twostroke_doctor import parse
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from twostroke.doctor import parse
+from twostroke_doctor import parse
 
 
 def slot_block(slot, task, prompt, decode, *, draft="", release=True, stamp="", cached=None):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from twostroke.doctor import FACTS, FLAGS, Fact, Parsed, parsed
 from twostroke.record import RequestRecord, WindowRecord
+from twostroke_doctor import FACTS, FLAGS, Fact, Parsed, parsed
 
 PAGE = Path(__file__).parents[3] / "docs" / "logs.md"
 

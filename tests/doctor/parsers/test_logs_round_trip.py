@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.doctor.parsers.log_text import FORMATS, NUMBERS, Format, Numbers, read_path
-from twostroke.doctor import parse
+from twostroke_doctor import parse
 
 IDS = [one.name for one in FORMATS]
 each_format = pytest.mark.parametrize("form", FORMATS, ids=IDS)

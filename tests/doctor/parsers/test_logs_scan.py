@@ -12,8 +12,6 @@ import tracemalloc
 import pytest
 
 from tests.doctor.parsers.test_logs_ollama import VERBOSE
-from twostroke.doctor import FACTS, FLAGS, LogScanner, iter_items, parse
-from twostroke.doctor.parsers.openai_usage import chunk_kind
 from twostroke.errors import ConfigError
 from twostroke.record import (
     CacheOutcome,
@@ -23,6 +21,8 @@ from twostroke.record import (
     RequestRecord,
     WindowRecord,
 )
+from twostroke_doctor import FACTS, FLAGS, LogScanner, iter_items, parse
+from twostroke_doctor.parsers.openai_usage import chunk_kind
 
 WEBUI = "Output generated in 12.97 seconds (15.34 tokens/s, 199 tokens, context 4, seed 7)"
 KOBOLD = "CtxLimit: 1754/8192, Process:25.05s (66.89T/s), Generate:59.05s (6.55T/s), Total:84.10s (4.60T/s)"
@@ -266,8 +266,8 @@ def test_names_and_flags_come_from_the_tables():
 
 def test_doctor_needs_neither_numpy_nor_the_native_module():
     code = (
-        "import sys, twostroke.doctor, twostroke.doctor.parsers\n"
-        "twostroke.doctor.parse('eval rate: 1 tokens/s')\n"
+        "import sys, twostroke_doctor, twostroke_doctor.parsers\n"
+        "twostroke_doctor.parse('eval rate: 1 tokens/s')\n"
         "bad = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'torch', 'tokenizers')"
         " or m == 'twostroke._native']\n"
         "sys.exit(repr(bad) if bad else 0)\n"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from twostroke.doctor import parse
+from twostroke_doctor import parse
 
 STAMP = "[2025-01-15 10:00:00 TP0] "
 PREFILL_OLD = (

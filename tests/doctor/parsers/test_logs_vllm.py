@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from twostroke.doctor import parse
+from twostroke_doctor import parse
 
 GIB = 1 << 30
 

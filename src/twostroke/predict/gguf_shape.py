@@ -1,0 +1,190 @@
+"""A model's shape from the header of its GGUF file: exact tensor bytes, rules of each family.
+
+Also of families that we do not run. Metadata is untrusted: a value of the wrong type counts as
+absent, and what is absent stays unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from twostroke.formats.gguf_header import TensorInfo, Value
+from twostroke.predict.shape import (
+    LayerShape,
+    ModelShape,
+    WeightGroup,
+    WeightSizes,
+    unit_of,
+)
+
+_MAX_LAYERS = 4096
+_LARGEST = 1 << 31
+_EXPERTS = re.compile(r"^blk\.\d+\.ffn_(gate|up|down|gate_up)_exps\.weight$")
+_MATRIX = re.compile(r"^blk\.\d+\..*\.weight$")
+# Local layers to one global one where the file does not say which slide (ggml's own reading).
+_PERIODS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4}
+_ALL_SLIDE = ("phi3",)
+_STATE_KEYS = ("ssm.state_size", "wkv.head_size")
+_NO_CACHE = ("bert", "nomic-bert", "jina-bert-v2", "t5encoder")
+
+
+class _Facts:
+    """Numbers under the architecture's own prefix, None where absent or absurd."""
+
+    def __init__(self, metadata: Mapping[str, Value], family: str) -> None:
+        self._metadata, self._family = metadata, family
+        self.num_layers = self.number("block_count")
+        if self.num_layers is not None and self.num_layers > _MAX_LAYERS:
+            self.num_layers = None
+
+    def value(self, key: str) -> Value | None:
+        return self._metadata.get(f"{self._family}.{key}")
+
+    def number(self, key: str) -> int | None:
+        value = self.value(key)
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        return value if is_int and 0 < value < _LARGEST else None  # type: ignore[operator,return-value]
+
+    def per_layer(self, key: str) -> list[int] | None:
+        """Return one number a layer: a single one stands for all."""
+        value, layers = self.value(key), self.num_layers
+        if layers is None:
+            return None
+        if isinstance(value, list):
+            ints = [v for v in value if isinstance(v, int) and 0 <= v < _LARGEST]
+            return ints if len(ints) == len(value) == layers else None
+        one = self.number(key)
+        return [one] * layers if one is not None else None
+
+
+def shape_of_gguf(
+    metadata: Mapping[str, Value], tensors: Iterable[TensorInfo], *, name: str = "model"
+) -> ModelShape:
+    """Return the shape that a header tells; see the module's docstring."""
+    family = metadata.get("general.architecture")
+    family = family if isinstance(family, str) else ""
+    facts = _Facts(metadata, family)
+    infos = tuple(tensors)
+    missing: list[str] = []
+    layers = _layers(facts, family, missing)
+    embedding = next((t for t in infos if t.name == "token_embd.weight"), None)
+    return ModelShape(
+        name=name,
+        layers=layers,
+        hidden_size=facts.number("embedding_length"),
+        intermediate_size=facts.number("feed_forward_length"),
+        vocab_size=embedding.shape[0] if embedding and len(embedding.shape) == 2 else None,
+        context_length=facts.number("context_length"),
+        weights=_weights(infos),
+        num_experts=facts.number("expert_count") or 0,
+        experts_per_token=facts.number("expert_used_count") or 0,
+        family=family or None,
+        source="gguf",
+        missing=tuple(missing),
+    )
+
+
+def _weights(infos: tuple[TensorInfo, ...]) -> WeightSizes:
+    body: list[TensorInfo] = []
+    experts: list[TensorInfo] = []
+    head = embedding = None
+    for info in infos:
+        if info.name == "token_embd.weight":
+            embedding = info
+        elif info.name == "output.weight":
+            head = info
+        elif _EXPERTS.match(info.name):
+            experts.append(info)
+        elif _MATRIX.match(info.name) and len(info.shape) == 2:
+            body.append(info)
+    head = head or embedding
+    return WeightSizes(
+        total_bytes=sum(info.nbytes for info in infos),
+        body=_group(body),
+        head=_group([head] if head else []),
+        experts=_group(experts),
+    )
+
+
+def _group(infos: Iterable[TensorInfo]) -> WeightGroup:
+    values: dict[str, float] = {}
+    num_bytes = 0
+    for info in infos:
+        unit = unit_of(info.type)
+        values[unit] = values.get(unit, 0.0) + math.prod(info.shape)
+        num_bytes += info.nbytes
+    return WeightGroup(num_bytes, values)
+
+
+def _layers(facts: _Facts, family: str, missing: list[str]) -> tuple[LayerShape, ...] | None:
+    heads, width = facts.per_layer("attention.head_count"), facts.number("embedding_length")
+    kv_heads = facts.per_layer("attention.head_count_kv") or heads
+    for key, value in (
+        ("block_count", facts.num_layers),
+        ("attention.head_count", heads),
+        ("embedding_length", width),
+    ):
+        if value is None:
+            missing.append(key)
+    if missing or heads is None or kv_heads is None or width is None:
+        return None
+    if family in _NO_CACHE:
+        return tuple(LayerShape() for _ in heads)
+    has_state = any(facts.value(key) is not None for key in _STATE_KEYS)
+    if has_state:
+        missing.append("recurrent state of this family")
+        return None
+    plain = width // max(heads[0], 1)
+    key_dim = facts.number("attention.key_length") or plain
+    value_dim = facts.number("attention.value_length") or plain
+    windows = _windows(facts, family, len(heads), missing)
+    if windows is None:
+        return None
+    latent = _latent_dim(facts)
+    if latent:  # the long forms are what attention multiplies, the latent row is what it keeps
+        key_dim = facts.number("attention.key_length_mla") or key_dim
+        value_dim = facts.number("attention.value_length_mla") or value_dim
+    shared = facts.number("attention.shared_kv_layers") or 0
+    return tuple(
+        LayerShape(
+            heads=heads[i],
+            kv_heads=kv_heads[i],
+            key_dim=key_dim,
+            value_dim=value_dim,
+            window=windows[i],
+            latent_dim=latent if kv_heads[i] else 0,
+            shares_kv=i >= len(heads) - shared,
+        )
+        for i in range(len(heads))
+    )
+
+
+def _latent_dim(facts: _Facts) -> int:
+    """Return the row that absorbed MLA keeps; 0 for files from before that (un-absorbed K and V).
+
+    Files made since then say the long forms in key_length_mla.
+    """
+    rank, rope = facts.number("attention.kv_lora_rank"), facts.number("rope.dimension_count")
+    if rank is None or rope is None or facts.number("attention.key_length_mla") is None:
+        return 0
+    return rank + rope
+
+
+def _windows(facts: _Facts, family: str, num_layers: int, missing: list[str]) -> list[int] | None:
+    window = facts.number("attention.sliding_window")
+    if not window:
+        return [0] * num_layers
+    pattern = facts.value("attention.sliding_window_pattern")
+    if isinstance(pattern, list) and len(pattern) == num_layers:
+        return [window if slides else 0 for slides in pattern]
+    period = facts.number("attention.sliding_window_pattern") or _PERIODS.get(family)
+    if period:
+        return [window if i % period < period - 1 else 0 for i in range(num_layers)]
+    if family in _ALL_SLIDE:
+        return [window] * num_layers
+    if family in ("llama", "qwen2", "qwen3", "mistral"):
+        return [0] * num_layers  # these files name a window that no engine applies
+    missing.append("attention.sliding_window_pattern")
+    return None

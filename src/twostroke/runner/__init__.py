@@ -1,1 +1,0 @@
-"""Runners: what turns a StepPlan into tokens. `simulated` needs no model."""

@@ -1,0 +1,207 @@
+"""A diagnosis as one self-contained HTML file: no script, no style or font from elsewhere.
+
+Every text is escaped; the pictures are inline SVG. Long logs are drawn in bins, so that the file
+stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from twostroke.record import RequestRecord, WindowRecord
+from twostroke_doctor.finding import Diagnosis, Finding
+from twostroke_doctor.parsed import Parsed
+from twostroke_doctor.report import (
+    phase_name,
+    place_text,
+    printable,
+    read_text,
+    saving_text,
+    seconds_text,
+    sentence,
+    share_text,
+)
+from twostroke_doctor.wait import WAIT_PHASES, phase_seconds
+
+MIN_FOR_SERIES = 8
+MAX_BINS = 240
+_WIDTH, _HEIGHT = 900, 160
+_COLOURS = {
+    "queue": "#b07aa1",
+    "load": "#9c755f",
+    "init": "#edc948",
+    "cache": "#76b7b2",
+    "prefill": "#4e79a7",
+    "stall": "#ff9da7",
+    "decode": "#f28e2b",
+    "tail": "#59a14f",
+    "inference": "#8c8c8c",
+    "unaccounted": "#bab0ac",
+}
+_STYLE = """
+body{font:16px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}
+h1{font-size:1.4em}h2{font-size:1.1em;margin-bottom:.2em}
+svg{width:100%;height:auto;display:block}
+table{border-collapse:collapse}td,th{padding:.1em .8em .1em 0;text-align:left;vertical-align:top}
+.where{color:#666;white-space:nowrap}.key{display:inline-block;width:.8em;height:.8em}
+small{color:#666}@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}}
+"""
+
+
+def text(value: str) -> str:
+    """Return text safe between tags and in quoted attributes."""
+    return escape(printable(value), quote=True)
+
+
+def html_page(diagnosis: Diagnosis, parsed: Parsed) -> str:
+    """Return the whole file."""
+    body = [f"<h1>{text(sentence(diagnosis))}</h1>"]
+    if diagnosis.wait:
+        body += [_bar(diagnosis), _legend(diagnosis)]
+    body += [_finding(finding) for finding in diagnosis.findings]
+    body += _series(parsed)
+    body.append(f"<p><small>{text(read_text(parsed, diagnosis))}</small></p>")
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f"<title>twostroke doctor</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _bar(diagnosis: Diagnosis) -> str:
+    parts, x = [], 0.0
+    for name, seconds in diagnosis.wait.items():
+        width = _WIDTH * seconds / diagnosis.total_s
+        parts.append(
+            f'<rect x="{x:.1f}" y="0" width="{max(width, 0.5):.1f}" height="40" '
+            f'fill="{_COLOURS[name]}"><title>{text(phase_name(name))} '
+            f"{text(seconds_text(seconds))}</title></rect>"
+        )
+        x += width
+    inside = "".join(parts)
+    return f'<svg viewBox="0 0 {_WIDTH} 40" role="img" aria-label="wait by phase">{inside}</svg>'
+
+
+def _legend(diagnosis: Diagnosis) -> str:
+    rows = "".join(
+        f'<tr><td><span class="key" style="background:{_COLOURS[name]}"></span> '
+        f"{text(phase_name(name))}</td><td>{text(seconds_text(seconds))}</td>"
+        f"<td>{text(share_text(seconds / diagnosis.total_s))}</td></tr>"
+        for name, seconds in diagnosis.wait.items()
+    )
+    return f"<table>{rows}</table>"
+
+
+def _finding(finding: Finding) -> str:
+    facts = [f"{finding.confidence} confidence"]
+    if finding.seconds is not None:
+        facts.insert(0, seconds_text(finding.seconds))
+    if finding.share is not None:
+        facts.insert(0, share_text(finding.share))
+    evidence = "".join(
+        f'<tr><td class="where">{text(place_text(line))}</td><td>{text(line.text)}</td></tr>'
+        for line in finding.evidence
+    )
+    cures = "".join(
+        f"<li>{text(cure.what)} <b>{text(saving_text(cure))}</b> "
+        f"<small>{text(cure.basis)}</small></li>"
+        for cure in finding.cures
+    )
+    missing = "; ".join(finding.missing)
+    return (
+        f"<h2>{text(finding.code)} <small>{text(', '.join(facts))}</small></h2>"
+        f"<p>{text(finding.says)}.</p>"
+        + (f"<table>{evidence}</table>" if evidence else "")
+        + (f"<ul>{cures}</ul>" if cures else "")
+        + (f"<p><small>Would prove more: {text(missing)}.</small></p>" if missing else "")
+    )
+
+
+def _series(parsed: Parsed) -> list[str]:
+    """Draw how the wait, the load and the cache went over a long log."""
+    out = []
+    if len(parsed.records) >= MIN_FOR_SERIES:
+        out.append("<h2>Wait of each request, by phase, in the order of the log</h2>")
+        out.append(_stacked(parsed.records))
+    windows = [w for w in parsed.windows if w.running is not None]
+    if len(windows) >= MIN_FOR_SERIES:
+        out += _window_series(windows)
+    return out
+
+
+def _bins(count: int) -> list[tuple[int, int]]:
+    """Cut [0, count) into at most MAX_BINS parts."""
+    step = max(1, -(-count // MAX_BINS))
+    return [(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _stacked(records: Sequence[RequestRecord]) -> str:
+    bins = _bins(len(records))
+    means = []
+    for start, stop in bins:
+        mean = dict.fromkeys(WAIT_PHASES, 0.0)
+        for record in records[start:stop]:
+            for name, seconds in phase_seconds(record).items():
+                mean[name] += seconds / (stop - start)
+        means.append(mean)
+    top = max((sum(mean.values()) for mean in means), default=0.0) or 1.0
+    width, parts = _WIDTH / len(bins), []
+    for number, mean in enumerate(means):
+        y = float(_HEIGHT)
+        for name, seconds in mean.items():
+            height = _HEIGHT * seconds / top
+            if height < 0.1:
+                continue
+            y -= height
+            parts.append(
+                f'<rect x="{number * width:.1f}" y="{y:.1f}" width="{width * 0.9:.2f}" '
+                f'height="{height:.1f}" fill="{_COLOURS[name]}"/>'
+            )
+    return _chart(parts, f"highest: {seconds_text(top)}")
+
+
+_WINDOW_LINES: tuple[tuple[str, Callable[[WindowRecord], float | None], str], ...] = (
+    ("requests waiting", lambda w: w.waiting, "#e15759"),
+    ("requests running", lambda w: w.running, "#4e79a7"),
+    ("KV cache used", lambda w: w.kv_usage, "#59a14f"),
+    ("generation, tok/s", lambda w: w.output_tok_s, "#f28e2b"),
+)
+
+
+def _window_series(windows: Sequence[WindowRecord]) -> list[str]:
+    out = []
+    for name, value, colour in _WINDOW_LINES:
+        points = []
+        for start, stop in _bins(len(windows)):
+            known = [v for w in windows[start:stop] if (v := value(w)) is not None]
+            points.append(sum(known) / len(known) if known else None)
+        top = max((p for p in points if p is not None), default=0.0)
+        if top <= 0:
+            continue
+        out.append(f"<h2>{text(name)}</h2>")
+        out.append(_chart([_line(points, top, colour)], f"highest: {top:.4g}"))
+    return out
+
+
+def _line(points: Sequence[float | None], top: float, colour: str) -> str:
+    step = _WIDTH / max(len(points) - 1, 1)
+    path, pen = [], "M"
+    for number, point in enumerate(points):
+        if point is None:
+            pen = "M"
+            continue
+        path.append(f"{pen}{number * step:.1f} {_HEIGHT * (1 - point / top):.1f}")
+        pen = "L"
+    return f'<path d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+
+
+def _chart(parts: Sequence[str], caption: str) -> str:
+    inside = "".join(parts)
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(caption)}">{inside}'
+        f"</svg><small>{text(caption)}</small>"
+    )

@@ -1,0 +1,102 @@
+"""Steps that leave the interval are noticed, logged and fitted anew; mixed ones are kept out."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.predict.test_fit import PROFILE, StepWork, decode, prefill, steps, truth
+from twostroke.predict.cost import CostModel
+from twostroke.predict.figure import Source
+from twostroke.predict.fit import FittedSpeed, assumed_speed, fit_speed, step_features
+from twostroke.predict.kv_format import kv_format
+from twostroke.predict.learn import STRIDE, SpeedLearner
+from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
+from twostroke.step import Phase, Slice, StepPlan
+
+
+def fitted() -> FittedSpeed:
+    speed = fit_speed(PROFILE, steps())
+    assert speed is not None
+    return speed
+
+
+def feed(learner: SpeedLearner, work: StepWork, factor: float, n: int, *, first: bool) -> None:
+    for _ in range(n):
+        features = step_features(PROFILE, work)
+        learner.observe(work, features, truth(work) * factor, has_prefill=first)
+
+
+def error(learner: SpeedLearner, work: StepWork, factor: float = 1.0) -> float:
+    return learner.speed.seconds(step_features(PROFILE, work)) / (truth(work) * factor) - 1
+
+
+def test_steps_inside_the_interval_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    learner = SpeedLearner(fitted())
+    before = learner.speed
+    for _ in range(5):
+        feed(learner, decode(1, 100), 1.03, STRIDE, first=False)
+        feed(learner, prefill(300, 0), 0.97, STRIDE, first=True)
+    assert learner.speed is before and learner.drifts == 0 and not caplog.records
+
+
+def test_a_machine_that_became_slower_is_noticed_and_fitted_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    learner = SpeedLearner(fitted())
+    with caplog.at_level(logging.WARNING):
+        feed(learner, decode(1, 100), 2.0, 2 * STRIDE, first=False)
+    assert learner.drifts >= 1
+    assert "decode steps take 1.99 times" in caplog.text and "fitted anew" in caplog.text
+    assert abs(error(learner, decode(1, 100), 2.0)) < 0.05
+    assert abs(error(learner, decode(3, 2000), 2.0)) < 0.35, "sizes not seen follow their phase"
+    assert abs(error(learner, prefill(300, 0))) < 0.1, "prefill was not slower"
+
+
+def test_a_first_observation_already_brings_the_phase_near() -> None:
+    learner = SpeedLearner(assumed_speed(PROFILE))
+    work = prefill(200, 0)
+    feed(learner, work, 6.0, 1, first=True)
+    assert abs(error(learner, work, 6.0)) < 0.1
+    assert abs(error(learner, prefill(400, 0), 6.0)) < 0.35
+    assert learner.speed.source is Source.ASSUMED, "one step is no fit"
+
+
+def test_enough_steps_of_both_phases_are_a_fit_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    learner = SpeedLearner(assumed_speed(PROFILE))
+    for n in (30, 90, 250, 400):
+        feed(learner, prefill(n, 0), 1.0, STRIDE, first=True)
+    for depth in (20, 200, 900):
+        feed(learner, decode(1, depth), 1.0, STRIDE, first=False)
+    assert learner.speed.source is Source.FITTED and learner.drifts == 0
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert abs(error(learner, prefill(300, 0))) < 0.15
+    assert abs(error(learner, decode(1, 500))) < 0.15
+
+
+def test_one_stall_is_no_drift() -> None:
+    learner = SpeedLearner(fitted())
+    feed(learner, decode(1, 100), 1.0, STRIDE - 1, first=False)
+    feed(learner, decode(1, 100), 50.0, 1, first=False)
+    assert learner.drifts == 0 and abs(error(learner, decode(1, 100))) < 0.05
+
+
+def test_a_mixed_step_teaches_nothing() -> None:
+    layer = LayerShape(heads=4, kv_heads=2, key_dim=64, value_dim=64)
+    sizes = WeightSizes(total_bytes=1e8, body=WeightGroup(1e8, {"int8": 1e8}), head=WeightGroup())
+    shape = ModelShape(name="m", layers=(layer,), weights=sizes)
+    cost = CostModel.from_shape(shape, kv_format("bf16"))
+    predictor = PhysicsPredictor.learning(cost, assumed_speed(PROFILE))
+    first = Slice("a", Phase.PREFILL, (1,) * 64, 0, ())
+    second = Slice("b", Phase.DECODE, (1,), 9, ())
+    plan = StepPlan(prefill=(first,), decode=(second,))
+    before = predictor.step_s(plan)
+    for _ in range(40):
+        predictor.observe(plan, 9.0)
+    assert predictor.step_s(plan) == before
+    predictor.observe(StepPlan(prefill=(first,)), 9.0)
+    assert (predictor.step_s(StepPlan(prefill=(first,))) or 0.0) == pytest.approx(9.0, rel=0.1)
