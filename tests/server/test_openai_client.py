@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
 import openai
 import pytest
 
@@ -155,7 +154,7 @@ def test_a_timeout_cancels_a_reply_that_does_not_stream(served: Served) -> None:
             base_url=served.url + "/v1",
             api_key="none",
             max_retries=0,
-            timeout=httpx.Timeout(10.0, read=0.5),
+            timeout=openai.Timeout(10.0, read=0.5),
         ) as client,
         pytest.raises(openai.APITimeoutError),
     ):
