@@ -89,7 +89,7 @@ def together_round(
 
 
 def document(warm: list[dict[str, Any]], together: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return medians, all rounds, and whether the figures of issue C hold."""
+    """Return medians, all rounds, and whether the figures that are claimed hold."""
     cold_s, warm_s, head_s = (
         statistics.median(r[name] for r in warm) for name in ("cold_s", "warm_s", "head_s")
     )

@@ -16,7 +16,7 @@ from typing import Any
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 NAME = re.compile(r"(?P<phase>pp|tg)(?P<count>\d+)(?:@d(?P<depth>\d+))?(?:xb(?P<batch>\d+))?")
 SHORT_PROMPT = 16  # before tg at depth 0: a start of real text, too short to cost anything
-BATCH_PROMPT = 128  # before each sequence of a batch, as llama-batched-bench is run in issue B
+BATCH_PROMPT = 128  # before each sequence of a batch, as llama-batched-bench is run
 SEED = 1234
 PLAIN_IDS = (100, 10000)  # ids that every vocabulary has and that are no control tokens
 

@@ -20,7 +20,7 @@ from gguf.quants import dequantize, quantize
 
 FORMATS = {"f16": 1, "q8_0": 7, "q4_0": 2, "q4_1": 3}  # to general.file_type
 WRITTEN_BY_WRITER = {"general.architecture", "GGUF.version", "GGUF.tensor_count", "GGUF.kv_count"}
-# Llama 3.1 8B: the shape that the decode figure is about.
+# Llama 3.1 8B: the shape of the decode figure in RESULTS.md.
 SHAPE_8B = {
     "block_count": 32,
     "context_length": 8192,

@@ -13,7 +13,7 @@ from typing import Any
 from twostroke.dataclass import dataclass
 
 SCHEMA_VERSION = 1
-MIN_TOKENS_FOR_PREFILL_RATE = 32  # below it a rate measures fixed costs (MEASURING 3.2, mistake 10)
+MIN_TOKENS_FOR_PREFILL_RATE = 32  # fewer measure fixed costs: docs/formulas.md, Rates
 PHASES = ("queue", "load", "init", "cache", "prefill", "stall", "decode", "tail")
 
 
@@ -76,7 +76,7 @@ class InterTokenLatency:
 class CacheOutcome:
     """What the prefix cache did: tokens reused, why no more, and what the miss cost."""
 
-    # first_request, prefix_diverged, evicted, ... (DESIGN section 5); None for a full hit
+    # first_request, prefix_diverged, ... (docs/laws.md, law 8); None for a full hit
     reason: str | None = None
     diverged_token: int | None = None
     diverged_message: int | None = None

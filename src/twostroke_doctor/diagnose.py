@@ -1,6 +1,6 @@
 """From evidence to findings, the one that holds most of the wait first.
 
-Causes are looked for in the order of MEASURING section 5; a phase whose cause is not proven is
+Causes are looked for in the order of rules/__init__.py; a phase whose cause is not proven is
 named as such; where not even the phase is known the answer is UNKNOWN, with what is missing.
 """
 

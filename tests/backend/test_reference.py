@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden_data import ReferenceRun, golden, nll, open_model
 
-LOGIT_BOUND = 2e-3  # of the spread: float32 sums of another order over 30 layers (issue A)
+LOGIT_BOUND = 2e-3  # of the spread: float32 sums of another order over 30 layers
 MARGIN_BOUND = 4e-3  # of the spread: twice the bound, so the top token cannot change honestly
 
 MAX_TOKENS = 1024

@@ -35,7 +35,7 @@ SHAPE = {"block_count": 32, "embedding_length": 4096, "attention__head_count": 3
 
 def test_kv_bytes_of_llama_3_1_8b(tmp_path: Path) -> None:
     summary = summary_of(tmp_path / "m.gguf", **SHAPE, attention__head_count_kv=8)
-    assert summary.kv_bytes_per_token == 131_072  # MEASURING 1.2: 128 KiB a token
+    assert summary.kv_bytes_per_token == 131_072  # 128 KiB a token (docs/formulas.md)
     assert summary.num_kv_heads == (8,)
     assert (summary.key_length, summary.value_length) == (128, 128)
 

@@ -1,4 +1,4 @@
-"""Public bug reports about templates and tokenisers (rows Z1, Z3-Z5, Template*, Tokeniser)."""
+"""Public bug reports about templates and tokenisers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The cures by phase, each with its arithmetic.
 
 A caller gives measured seconds and counts; what it does not know it leaves None, and the saving
-becomes a range or None. The order within a phase is DESIGN's where nothing can be predicted.
+becomes a range or None. Where nothing can be predicted, cures of a phase stand in the order of
+docs/where-does-the-time-go.md.
 """
 
 from __future__ import annotations

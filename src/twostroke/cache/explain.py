@@ -31,7 +31,7 @@ def join_salt(owner: str, caller_salt: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Reason (DESIGN section 5), None when nothing was missed; positions are prompt tokens.
+    """Reason (docs/laws.md, law 8), None when nothing was missed; positions are prompt tokens.
 
     num_lost_tokens: tokens computed before that had to be computed again; None when unknown.
     """

@@ -9,7 +9,7 @@ from twostroke.request import SamplingParams
 from twostroke.step import BLOCK_SIZE
 
 PRIORITY_STEP_S = 60.0  # one level of priority is worth this much waiting, so that nobody starves
-GROWTH_TOKENS = 256  # promised beyond the prompt when no max_tokens is declared (DESIGN law 3)
+GROWTH_TOKENS = 256  # promised beyond a prompt without max_tokens (docs/laws.md, law 3)
 MIN_CHUNK = 16  # a newcomer gets at least this much of every step
 UNKNOWN_CHUNK = 64  # prefill beside streams while no step has been measured
 DECODE_SLACK = (

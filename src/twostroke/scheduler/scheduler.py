@@ -2,7 +2,7 @@
 
 Every running stream is in every step. Beside them one prompt is prefilled at a time, in chunks
 that keep the streams' time per token; a second one joins only in what the first leaves of the
-step. Memory is promised at admission (DESIGN law 3). Knows no text, no model and no bytes.
+step. Memory is promised at admission (docs/laws.md, law 3). Knows no text, no model and no bytes.
 Source: iteration-level batching, Yu et al. 2022 (Orca, OSDI); chunked prefill, Agrawal et al.
   2023, arXiv:2308.16369.
 """

@@ -16,7 +16,7 @@ _SECONDS["ns"] = 1e-9
 _SIZE = re.compile(r"(\d{1,12}(?:[.,]\d{1,6})?)\s?([KMGT]i?)?B", re.ASCII)
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _ULPS = tuple(10.0**-digits for digits in range(13))
-RATE_TOLERANCE = 0.02  # LOGS rule 2: a printed rate further off than this is flagged
+RATE_TOLERANCE = 0.02  # a printed rate further off than this is flagged (docs/logs.md)
 MAX_DERIVED_ERROR = (
     0.05  # a count derived from a rounded time is dropped when it may be further off
 )

@@ -1,6 +1,6 @@
 """One function a code, over one evidence object; each returns a finding or None.
 
-The order is that of MEASURING section 5: sanity, queue, load, init, prefill, decode, hidden work.
+The order follows a request: queue, load, init, prefill, decode, hidden work, then the meter itself.
 It decides between two findings that hold the same share of the wait.
 """
 

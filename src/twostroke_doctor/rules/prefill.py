@@ -29,7 +29,7 @@ def _prefill_of(records: list[RequestRecord]) -> float:
 
 
 def _cures(records: list[RequestRecord]) -> tuple[cure.Cure, ...]:
-    """DESIGN's order for the first token; never fewer bits, which do not speed prefill up."""
+    """In order of effect on the first token; never fewer bits, which do not speed prefill up."""
     tokens = sum(r.prompt.new or 0 for r in records)
     seconds = _prefill_of(records)
     first = cures.shorter_prompt(tokens or None, seconds) if seconds else None

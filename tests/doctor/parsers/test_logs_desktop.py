@@ -1,4 +1,4 @@
-"""LOGS sections 8 to 12: LM Studio, text-generation-webui, TabbyAPI, mlx-lm, KoboldCpp."""
+"""LM Studio, text-generation-webui, TabbyAPI, mlx-lm, KoboldCpp."""
 # ruff: noqa: E501 (log lines stand as engines print them)
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LOGS sections 1 and 2: library timings, and what the library says while loading."""
+"""llama.cpp's library timings, and what the library says while loading."""
 # ruff: noqa: E501 (log lines stand as engines print them)
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LOGS section 3: llama-server in all its log eras, and its JSON timings."""
+"""llama-server in all its log eras, and its JSON timings."""
 # ruff: noqa: E501 (log lines stand as engines print them)
 
 from __future__ import annotations

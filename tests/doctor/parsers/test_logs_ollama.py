@@ -1,4 +1,4 @@
-"""LOGS section 4: Ollama's verbose block, JSON, server log, gin lines and process list."""
+"""Ollama's verbose block, JSON, server log, gin lines and process list."""
 # ruff: noqa: E501 (log lines stand as engines print them)
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LOGS sections 6 and 7: SGLang's batch and request lines, TGI's spans and headers."""
+"""SGLang's batch and request lines, TGI's spans and headers."""
 # ruff: noqa: E501 (log lines stand as engines print them)
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LOGS section 5: vLLM's windows, speculation, start-up, preemption, per-request JSON, bench."""
+"""vLLM's windows, speculation, start-up, preemption, per-request JSON, bench."""
 # ruff: noqa: E501 (log lines stand as engines print them)
 
 from __future__ import annotations
