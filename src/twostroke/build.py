@@ -20,7 +20,7 @@ from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.errors import CapacityError
 from twostroke.events import Observer
-from twostroke.memory import free_memory_bytes
+from twostroke.host import free_memory_bytes, usable_cores
 from twostroke.meters.phase_meter import Floors, PhaseMeter
 from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import LoadedModel
@@ -162,7 +162,7 @@ def _resolve(
         block_bytes=backend.block_bytes,
         block_size=BLOCK_SIZE,
         free_bytes=free if free is not None else 4 * _GIB,
-        cpu_count=os.cpu_count() or 1,
+        num_cores=usable_cores(),
     )
     assert resolved.kv_memory_bytes is not None
     num_blocks = resolved.kv_memory_bytes // backend.block_bytes

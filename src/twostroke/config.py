@@ -1,6 +1,4 @@
-"""Frozen settings and the one table of environment variables. No I/O: values are checked,
-nothing is read.
-"""
+"""Frozen settings and the one table of environment variables: values are checked, no file read."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from twostroke.errors import ConfigError
 
 
 class KvType(enum.Enum):
-    """How K and V are stored. Bytes per value: 2, 2, and 1 plus a float scale per token and
-    head.
-    """
+    """How K and V are stored: 2 bytes a value, or 1 and a float32 scale per token and head."""
 
     BF16 = "bf16"
     F16 = "f16"
@@ -28,8 +24,7 @@ class KvType(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything the engine is told. None means: resolved from the model or the machine by
-    `resolved`.
+    """The engine's settings. `resolved` replaces each None by a value for the model and host.
 
     Units: kv_memory_bytes in bytes; target_tpot_s in seconds.
     """
@@ -40,7 +35,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     prefill_chunk: int = 512
     threads: int | None = None
-    backend: str = "auto"  # auto | native | reference
+    backend: str = "auto"  # native | reference; auto is native
     kernel_set: str | None = None
     target_tpot_s: float = 0.1
 
@@ -69,12 +64,11 @@ class EngineConfig:
         block_bytes: int,
         block_size: int,
         free_bytes: int,
-        cpu_count: int,
+        num_cores: int,
     ) -> EngineConfig:
-        """Return a copy with every None replaced: context from the model, KV memory half of what
-        is free.
+        """Return a copy with a context, KV memory and threads: all that the host and model allow.
 
-        The KV pool never exceeds what max_num_seqs full contexts could use.
+        The KV cache gets half of the free memory, at most what max_num_seqs full contexts fill.
         """
         max_len = min(self.max_model_len or model_max_len, model_max_len)
         wanted = -(-max_len // block_size) * block_bytes * self.max_num_seqs
@@ -83,13 +77,13 @@ class EngineConfig:
             self,
             max_model_len=max_len,
             kv_memory_bytes=memory,
-            threads=self.threads or cpu_count,
+            threads=self.threads or num_cores,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class EnvVar:
-    """One environment variable: its name, default and why it exists."""
+    """One environment variable: its name, its default and its use."""
 
     name: str
     default: str
@@ -109,7 +103,7 @@ def environment_value(environ: Mapping[str, str], name: str) -> str | None:
     """Return a variable of the table, None when unset or empty.
 
     Raises:
-        ConfigError: the name is not in the table (our own mistake made visible).
+        ConfigError: the name is not in the table.
     """
     if all(var.name != name for var in ENVIRONMENT):
         raise ConfigError("environment variable is not in the table", value=name)

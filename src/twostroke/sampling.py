@@ -4,12 +4,13 @@ The order, the same in every backend: logit_bias; repetition penalty over prompt
 frequency and presence penalties over the output; then greedy takes the highest logit (ties: the
 lowest id). Otherwise temperature, top_k, top_p over what top_k kept, min_p relative to the best
 probability, and the inverse of the cumulative distribution over the kept ids in ascending order.
-Penalties mean what they mean in vLLM. Log-probabilities are of the raw logits.
+Penalties follow vLLM's definitions. Log-probabilities are those of the raw logits.
 
 The uniform number is counter-based: with mix(z) = splitmix64 of Steele, Lea and Flood 2014
 (doi:10.1145/2660193.2660195),
     u = (mix(mix(mix(seed) ^ choice) ^ position) >> 11) * 2**-53
-so a seed means the same text whatever shares the batch. It is computed here; backends receive it.
+so a seed gives the same text whatever requests share the batch. The reference backend draws the
+number here, the native library by the same formula; goldens and tests hold the two equal.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.engine.native_engine import RealEngine, RealModel
-from twostroke.backend.native import choose_kernel_set, usable_cores
+from twostroke.backend.native import choose_kernel_set
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.events import Event, Preempted
+from twostroke.host import usable_cores
 from twostroke.model.loaded import load_model
 from twostroke.request import FinishReason, Request, SamplingParams
 

@@ -80,18 +80,6 @@ def test_without_stops_text_passes() -> None:
     assert StopMatcher(()).push("anything") == ("anything", None)
 
 
-def test_disarmed_text_passes_and_takes_no_part_in_a_match() -> None:
-    matcher = StopMatcher(("stop",), armed=False)
-    assert matcher.push("stop st") == ("stop st", None)
-    matcher.arm()
-    assert matcher.push("op st") == ("op ", None)
-    assert matcher.disarm() == "st"
-    assert not matcher.is_armed
-    assert matcher.push("op") == ("op", None)
-    matcher.arm()
-    assert matcher.push("a stop") == ("a ", "stop")
-
-
 @pytest.mark.parametrize("text", ["a" * 200_000, ("a" * 1023 + "c") * 200])
 def test_the_worst_stops_take_linear_time(text: str) -> None:
     stops = tuple("a" * (1023 - i) + "b" for i in range(64))

@@ -63,13 +63,6 @@ def test_s7_a_split_stop_is_caught_whatever_the_text_around_it(text: str) -> Non
     assert hit == "STOP"
 
 
-def test_s8_a_disarmed_matcher_lets_the_reasoning_part_pass() -> None:
-    matcher = StopMatcher(("stop",), armed=False)
-    assert matcher.push("I should stop here.</think>") == ("I should stop here.</think>", None)
-    matcher.arm()
-    assert matcher.push("Answer, stop now") == ("Answer, ", "stop")
-
-
 def test_s10_text_held_back_is_flushed_when_the_run_ends_otherwise() -> None:
     assert _stream(("<end>",), ["done <e", "n"]) == (["done ", "", "<en"], None)
 

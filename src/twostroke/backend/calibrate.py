@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.backend.native import native_module
-from twostroke.memory import free_memory_bytes
+from twostroke.host import free_memory_bytes
 from twostroke.predict.hardware import MachineProfile
 
 _PEAKS = {"fp32": 0, "bf16": 1, "int8": 2}

@@ -5,7 +5,6 @@ The call prepares blocks, runs every layer and samples, on its own threads with 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -27,7 +26,7 @@ from twostroke.backend.packed_folder import PackedFolder
 from twostroke.config import KvType
 from twostroke.dataclass import dataclass
 from twostroke.errors import CapacityError, ConfigError, ShapeError, UnsupportedCPU
-from twostroke.memory import free_memory_bytes
+from twostroke.host import free_memory_bytes, usable_cores
 from twostroke.model.config import ModelConfig
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch
@@ -67,13 +66,6 @@ def choose_kernel_set(name: str | None = None) -> str:
             "kernel set is not available on this CPU", value=name, limit=", ".join(sets)
         )
     return name
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def matrices_of(weights: ModelWeights) -> list[Weight]:

@@ -11,6 +11,7 @@ from twostroke.backend.calibrate import Probe, load_profile, profile_path
 from twostroke.backend.packed_folder import PackedFolder
 from twostroke.backend.runner import ModelRunner
 from twostroke.config import EngineConfig, environment_value
+from twostroke.host import usable_cores
 from twostroke.model.hub import cache_folder
 from twostroke.model.loaded import LoadedModel
 from twostroke.predict.hardware import MachineProfile
@@ -22,7 +23,7 @@ class NativeBackend:
     def __init__(self, model: LoadedModel, config: EngineConfig, *, calibrate: bool) -> None:
         self._model, self._config = model, config
         self._kernel_set = native.choose_kernel_set(config.kernel_set)
-        self._pool = native.native_module().ThreadPool(config.threads or native.usable_cores())
+        self._pool = native.native_module().ThreadPool(config.threads or usable_cores())
         budget = float(environment_value(os.environ, "TWOSTROKE_PACKED_CACHE_GB") or 20)
         self._packed = native.pack_weights(
             model.weights,

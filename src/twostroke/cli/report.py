@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from twostroke.host import usable_cores
 from twostroke.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def explanation(
         built.physics,
         chunk=built.config.prefill_chunk,
         threads=built.config.threads,
-        cores=os.cpu_count(),
+        cores=usable_cores(),
         num_requests=num_requests,
     )
 

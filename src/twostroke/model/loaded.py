@@ -15,7 +15,7 @@ from twostroke.dataclass import dataclass
 from twostroke.errors import CapacityError, TemplateError
 from twostroke.formats.gguf import GGUFFile, open_gguf
 from twostroke.formats.quant import dequantize
-from twostroke.memory import free_memory_bytes
+from twostroke.host import free_memory_bytes
 from twostroke.model.config import ModelConfig, config_from_gguf
 from twostroke.model.hub import Progress, cache_folder, resolve
 from twostroke.model.weights import ModelWeights, load_weights, vocab_size_of

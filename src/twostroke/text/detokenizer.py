@@ -14,7 +14,6 @@ class Detokenizer:
     """Buffers the bytes of an unfinished character; invalid bytes become U+FFFD, nothing throws."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.num_unknown = 0  # ids out of range so far: they give no text
         self._tokenizer = tokenizer
         self._vocab_size = tokenizer.vocab_size
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -23,7 +22,6 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """Take one id; return the characters that it completes, often none or several."""
         if not 0 <= token_id < self._vocab_size:
-            self.num_unknown += 1
             return ""
         data = self._tokenizer.token_bytes(token_id)
         if self._strips_next_space and data:

@@ -14,31 +14,13 @@ from collections import deque
 
 
 class StopMatcher:
-    """One sequence's matcher. Takes linear time in the text, whatever the stops.
+    """One answer's matcher. Its time is linear in the text, whatever the stop strings."""
 
-    armed: whether it looks for stops; the caller disarms it for the reasoning part of an answer.
-    """
-
-    def __init__(self, stops: tuple[str, ...], *, armed: bool = True) -> None:
+    def __init__(self, stops: tuple[str, ...]) -> None:
         self.hit: str | None = None
-        self._armed = armed
         self._automaton = _Automaton(stops)
         self._node = 0
         self._held = ""
-
-    @property
-    def is_armed(self) -> bool:
-        """Whether stops are looked for."""
-        return self._armed
-
-    def arm(self) -> None:
-        """Look for stops from here on; text before this point is no part of any match."""
-        self._armed = True
-
-    def disarm(self) -> str:
-        """Let everything pass from here on; return what was held back."""
-        self._armed = False
-        return self.flush()
 
     def push(self, text: str) -> tuple[str, str | None]:
         """Take the next text; return what may be shown and the stop that was hit, if any.
@@ -47,7 +29,7 @@ class StopMatcher:
         """
         if self.hit is not None:
             return "", self.hit
-        if not self._armed or self._automaton.is_empty:
+        if self._automaton.is_empty:
             return text, None
         automaton, node = self._automaton, self._node
         whole = self._held + text

@@ -1,19 +1,25 @@
-"""How much memory this process may still take: the machine's, or its control group's where that
-is less.
-"""
+"""What this process may use of its host: cores and memory, its control group's bounds included."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def free_memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
     """Return bytes that can be allocated without swapping, None where the system does not say.
 
-    Page cache counts as free, as MemAvailable does.
+    Page cache counts as free, as in MemAvailable of /proc/meminfo.
     """
     machine = _machine_bytes(meminfo)
     group = _group_bytes(cgroup)
