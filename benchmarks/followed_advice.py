@@ -51,7 +51,7 @@ def clock(llm: LLM, repeat: int) -> dict[str, Any]:
     before = [ask(llm, f"It is 10:31:{i:02d}. {rules}", question) for i in range(repeat + 1)][1:]
     told = []
     for record in before:
-        found = explain_record(record, llm.built.physics)
+        found = explain_record(record, llm.built.predictor.current)
         assert found is not None
         told += [c.saves_low_s for c in found.cures if c.key == "stable_head"]
     after = [ask(llm, rules, f"{question} It is 10:32:{i:02d}.") for i in range(repeat + 1)][1:]
@@ -59,8 +59,7 @@ def clock(llm: LLM, repeat: int) -> dict[str, Any]:
 
 
 def chunks(llm: LLM, repeat: int) -> dict[str, Any]:
-    predictor = llm.built.physics
-    assert predictor is not None
+    predictor = llm.built.predictor.current
 
     def prompt(count: int, turn: int) -> str:
         first = turn * 7919

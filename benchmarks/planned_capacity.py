@@ -33,7 +33,7 @@ from twostroke.config import EngineConfig
 from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import load_model
 from twostroke.planner.capacity import Load, simulate
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.stored import stored_fit
 
 ROUNDS = 3
@@ -86,14 +86,14 @@ def crossing(rows: Sequence[tuple[int, float]], target: float) -> float | None:
     return None
 
 
-def predictor_of(path: Path, threads: int) -> PhysicsPredictor:
+def predictor_of(path: Path, threads: int) -> Predictor:
     built = build_engine(load_model(str(path)), EngineConfig(threads=threads, max_num_seqs=4,
                                                              kv_memory_bytes=64 << 20))  # fmt: skip
     assert built.backend.profile is not None
     speed = stored_fit(fits_folder(), path, "bf16", built.backend.profile)
     if speed is None:
         sys.exit("no fit is stored: twostroke predict MODEL --calibrate")
-    return PhysicsPredictor(built.cost, speed)
+    return Predictor(built.cost, speed)
 
 
 def capacity(

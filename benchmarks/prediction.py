@@ -28,7 +28,7 @@ from twostroke.config import KvType
 from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import load_model
 from twostroke.predict.hardware import MachineProfile
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.stored import stored_fit
 from twostroke.request import Request, SamplingParams
 
@@ -56,7 +56,7 @@ class Probe:
 
 
 def prefill_rows(
-    built: BuiltEngine, watch: TurnWatch, predictor: PhysicsPredictor, probe: Probe, vocab: int
+    built: BuiltEngine, watch: TurnWatch, predictor: Predictor, probe: Probe, vocab: int
 ) -> list[dict[str, Any]]:
     rows = []
     longest = built.config.max_model_len or 0
@@ -75,7 +75,7 @@ def prefill_rows(
 
 
 def decode_rows(
-    built: BuiltEngine, watch: TurnWatch, predictor: PhysicsPredictor, probe: Probe, vocab: int
+    built: BuiltEngine, watch: TurnWatch, predictor: Predictor, probe: Probe, vocab: int
 ) -> list[dict[str, Any]]:
     rows = []
     longest = built.config.max_model_len or 0
@@ -91,7 +91,7 @@ def decode_rows(
 
 
 def decode_once(
-    built: BuiltEngine, watch: TurnWatch, predictor: PhysicsPredictor, depth: int, batch: int,
+    built: BuiltEngine, watch: TurnWatch, predictor: Predictor, depth: int, batch: int,
     vocab: int,
 ) -> tuple[list[float], list[float]]:  # fmt: skip
     """Fill `batch` streams of `depth`, then time STEPS steps of all of them; then let them go."""
@@ -159,7 +159,7 @@ def run_model(path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]
     speed = stored_fit(fits_folder(), path, "bf16", built.backend.profile)
     if speed is None:
         sys.exit("no fit is stored: run with --calibrate")
-    predictor = PhysicsPredictor(built.cost, speed)
+    predictor = Predictor(built.cost, speed)
     probe = Probe(built, speed.profile)
     built.engine.warm_up()
     out = []

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.small_cost import small_cost
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig
 from twostroke.engine.engine import Engine
 from twostroke.events import Event
 from twostroke.meters.phase_meter import PhaseMeter
 from twostroke.planner.simulated import FakeClock, LinearCost, SimulatedRunner
+from twostroke.predict.learning import LearningPredictor
 from twostroke.request import Request, RequestOutput, SamplingParams
-from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import Scheduler
 
 
@@ -52,7 +53,7 @@ class Simulation:
         self.cache = KVCacheManager(num_blocks, is_enabled=is_cache_enabled)
         config.setdefault("max_model_len", num_blocks * 16)
         self.config = EngineConfig(**config)
-        self.predictor = FittedPredictor()
+        self.predictor = LearningPredictor.untaught(small_cost())
         self.scheduler = Scheduler(
             self.config,
             self.cache,

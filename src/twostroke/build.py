@@ -27,12 +27,11 @@ from twostroke.model.loaded import LoadedModel
 from twostroke.predict.cost import CostModel
 from twostroke.predict.fit import assumed_speed
 from twostroke.predict.hardware import MachineProfile
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.learning import LearningPredictor
 from twostroke.predict.stored import stored_fit
 from twostroke.record import RequestRecord
-from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import MAX_WAIT_S, MAX_WAITING, Scheduler
-from twostroke.step import BLOCK_SIZE, Predictor, StepPlan
+from twostroke.step import BLOCK_SIZE, StepPlan
 
 _GIB = 1 << 30
 
@@ -40,14 +39,14 @@ _GIB = 1 << 30
 class _Floors:
     """The meter's cost model: what a step must cost at least on this machine."""
 
-    def __init__(self, cost: CostModel, profile: MachineProfile) -> None:
-        self._cost, self._profile = cost, profile
+    def __init__(self, predictor: LearningPredictor, profile: MachineProfile) -> None:
+        self._predictor, self._profile = predictor, profile
 
     def floors(self, plan: StepPlan) -> Floors:
-        work = self._cost.step_work(plan)
+        work = self._predictor.work(plan).total
         return Floors(
             self._profile.arithmetic_s(work),
-            self._profile.memory_s(work, self._cost.weight_bytes),
+            self._profile.memory_s(work, self._predictor.cost.weight_bytes),
         )
 
 
@@ -60,7 +59,7 @@ class BuiltEngine:
     config: EngineConfig
     cost: CostModel
     num_blocks: int
-    physics: PhysicsPredictor | None = None  # None: this backend's peaks are unknown
+    predictor: LearningPredictor
 
     @property
     def summary(self) -> str:
@@ -109,7 +108,7 @@ def build_engine(
     meter = PhaseMeter(
         model=model.name,
         build=__version__,
-        cost=_Floors(cost, backend.profile) if backend.profile is not None else None,
+        cost=_Floors(predictor, backend.profile) if backend.profile is not None else None,
         advise=_advise,
     )
     scheduler = Scheduler(
@@ -128,8 +127,7 @@ def build_engine(
         predictor=predictor,
         take_record=meter.take,
     )
-    physics = predictor if isinstance(predictor, PhysicsPredictor) else None
-    return BuiltEngine(engine, backend, resolved, cost, num_blocks, physics)
+    return BuiltEngine(engine, backend, resolved, cost, num_blocks, predictor)
 
 
 def _advise(record: RequestRecord) -> tuple[str, ...]:
@@ -140,17 +138,18 @@ def _advise(record: RequestRecord) -> tuple[str, ...]:
 
 def _predictor(
     model: LoadedModel, config: EngineConfig, backend: Backend, cost: CostModel
-) -> Predictor:
-    """Return the predictor of the engine's steps: physics where this machine's peaks are known.
+) -> LearningPredictor:
+    """Return the predictor of the engine's steps.
 
-    It starts from the fit of this model, of another one here, or from assumed shares of the peaks.
+    It starts from the fit of this model, of another one here, or from assumed shares of the peaks;
+    where the peaks are unknown it knows nothing before the first step.
     """
     profile = backend.profile
     if profile is None:
-        return FittedPredictor()
+        return LearningPredictor.untaught(cost)
     path = model.file.paths[0]
     speed = stored_fit(fits_folder(), path, config.kv_type.value, profile)
-    return PhysicsPredictor.learning(cost, speed or assumed_speed(profile))
+    return LearningPredictor(cost, speed or assumed_speed(profile))
 
 
 def _resolve(

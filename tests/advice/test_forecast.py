@@ -7,24 +7,22 @@ import pytest
 from twostroke.advice.forecast import Asked, cures_for
 from twostroke.predict.cost import CostModel
 from twostroke.predict.kv_format import kv_format
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.predict.speed import given_speed
 
 LAYER = LayerShape(heads=8, kv_heads=8, key_dim=64, value_dim=64)
 
 
-def predictor(
-    *, bits: float = 16.0, kv: str = "bf16", flops: float | None = 2e12
-) -> PhysicsPredictor:
+def predictor(*, bits: float = 16.0, kv: str = "bf16", flops: float | None = 2e12) -> Predictor:
     """A gigavalue model on a device of 100 GB/s."""
     group = WeightGroup(1e9 * bits / 8, {"int8": 1e9})
     sizes = WeightSizes(total_bytes=group.num_bytes, body=group, head=WeightGroup())
     shape = ModelShape(name="m", layers=(LAYER,) * 16, weights=sizes)
-    return PhysicsPredictor(CostModel.from_shape(shape, kv_format(kv)), given_speed(100e9, flops))
+    return Predictor(CostModel.from_shape(shape, kv_format(kv)), given_speed(100e9, flops))
 
 
-def found(p: PhysicsPredictor, **asked: object) -> dict[str, float | None]:
+def found(p: Predictor, **asked: object) -> dict[str, float | None]:
     cures = cures_for(p, Asked(**asked))  # type: ignore[arg-type]
     return {c.key: c.saves_low_s for c in cures}
 

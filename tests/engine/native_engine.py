@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.simulation import EventLog
+from tests.small_cost import small_cost
 from twostroke.backend.native import NativeModel, native_module, pack_weights
 from twostroke.backend.runner import ModelRunner
 from twostroke.cache.manager import KVCacheManager
@@ -17,8 +18,8 @@ from twostroke.config import EngineConfig, KvType
 from twostroke.engine.engine import Engine
 from twostroke.meters.phase_meter import PhaseMeter
 from twostroke.model.loaded import LoadedModel
+from twostroke.predict.learning import LearningPredictor
 from twostroke.request import Request, RequestOutput, SamplingParams
-from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import BLOCK_SIZE
 
@@ -93,7 +94,7 @@ class RealEngine:
             pool=owner.pools[threads],
         )
         self.cache = KVCacheManager(num_blocks, is_enabled=is_cache_enabled)
-        predictor = FittedPredictor()
+        predictor = LearningPredictor.untaught(small_cost())
         self.scheduler = Scheduler(
             config,
             self.cache,

@@ -25,7 +25,7 @@ from twostroke.predict.devices import find_device
 from twostroke.predict.figure import Source
 from twostroke.predict.hf_shape import shape_of_hf_config
 from twostroke.predict.kv_format import KvFormat, kv_format
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.predict.speed import given_speed, speed_of_device
 
@@ -333,15 +333,13 @@ def test_p33_llmfit_474_449_137_speed_is_an_interval_that_holds_what_was_measure
     """One constant was 2.2x low, 3x high and 4 to 30x low. An RTX 4070 S: 111 told, 60 measured."""
     model = plain(32, 8, heads=32, weights_bytes=4.92e9)
     speed = replace(speed_of_device(find_device("4090")), name="RTX 4070 SUPER", bandwidth=504.2e9)
-    step = PhysicsPredictor(CostModel.from_shape(model, F16), speed).decode(500)
+    step = Predictor(CostModel.from_shape(model, F16), speed).decode(500)
     assert step is not None and step.low < 1 / 60 < step.high
     assert step.low < step.value < step.high
     assert all(
         getattr(speed.efficiency, name).source is Source.ASSUMED for name in ("compute", "memory")
     )
-    fast = PhysicsPredictor(CostModel.from_shape(model, F16), given_speed(504.2e9, None)).decode(
-        500
-    )
+    fast = Predictor(CostModel.from_shape(model, F16), given_speed(504.2e9, None)).decode(500)
     assert fast is not None and fast.value < 1 / 95, "the bandwidth alone says what 111 said"
 
 
@@ -363,7 +361,7 @@ def test_p35_llama_cpp_19980_a_projector_in_the_file_is_counted() -> None:
     assert fits[0].weights_bytes is not None and fits[1].weights_bytes is not None
     assert fits[1].weights_bytes - fits[0].weights_bytes == 800 * MIB
     step = [
-        PhysicsPredictor(CostModel.from_shape(one, F16), given_speed(1e9, None)).decode(10)
+        Predictor(CostModel.from_shape(one, F16), given_speed(1e9, None)).decode(10)
         for one in (bare, both)
     ]
     assert step[0] == step[1], "it takes memory, not time: decode never reads it"

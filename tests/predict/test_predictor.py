@@ -11,7 +11,7 @@ from twostroke.predict.figure import Source
 from twostroke.predict.fit import assumed_speed
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.kv_format import kv_format
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.predict.speed import (
     Speed,
@@ -28,8 +28,8 @@ def shape(*, values: float = 4e9, num_bytes: float = 8e9, layers: int = 10) -> M
     return ModelShape(name="m", layers=(LAYER,) * layers, weights=sizes)
 
 
-def predictor(speed: Speed, model: ModelShape | None = None) -> PhysicsPredictor:
-    return PhysicsPredictor(CostModel.from_shape(model or shape(), kv_format("f16")), speed)
+def predictor(speed: Speed, model: ModelShape | None = None) -> Predictor:
+    return Predictor(CostModel.from_shape(model or shape(), kv_format("f16")), speed)
 
 
 def test_decode_reads_eight_gigabytes_at_400_in_20_milliseconds() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.test_forecast import ids
+from tests.engine.test_predict_request import ids
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig
 from twostroke.engine.engine import Engine

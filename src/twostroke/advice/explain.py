@@ -10,7 +10,7 @@ from twostroke.advice.cure import Cure, in_order
 from twostroke.advice.cures import for_record
 from twostroke.advice.forecast import Asked, cures_for
 from twostroke.dataclass import dataclass
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.speed import Seconds
 from twostroke.record import PHASES, RequestRecord
 
@@ -75,7 +75,7 @@ def explain_request(
 
 def explain_record(
     record: RequestRecord,
-    predictor: PhysicsPredictor | None,
+    predictor: Predictor | None,
     *,
     chunk: int = 512,
     threads: int | None = None,
@@ -109,7 +109,7 @@ def notes_of(record: RequestRecord, num_requests: int) -> list[str]:
 
 
 def _cures(
-    record: RequestRecord, predictor: PhysicsPredictor | None, chunk: int,
+    record: RequestRecord, predictor: Predictor | None, chunk: int,
     threads: int | None, cores: int | None,
 ) -> tuple[Cure, ...]:  # fmt: skip
     total, output = record.prompt.total, record.output.total
@@ -136,7 +136,7 @@ def _cures(
     return in_order([*cures_for(predictor, asked), *rest])
 
 
-def _lost(record: RequestRecord, predictor: PhysicsPredictor) -> int:
+def _lost(record: RequestRecord, predictor: Predictor) -> int:
     """Return how many tokens the price of a miss stands for, by bisection on the prediction."""
     price, total = record.cache.price_s, record.prompt.total or 0
     cached = record.prompt.cached or 0

@@ -13,7 +13,7 @@ from twostroke.dataclass import dataclass
 from twostroke.errors import ShapeError
 from twostroke.predict.cost import CostModel
 from twostroke.predict.kv_format import KvFormat
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import ModelShape, requantised
 
 CHUNK_TOKENS = 500  # a retrieved chunk, where the caller does not say how long his are
@@ -48,7 +48,7 @@ class Asked:
     decode_scale: float = 1.0
 
 
-def cures_for(predictor: PhysicsPredictor, asked: Asked) -> tuple[Cure, ...]:
+def cures_for(predictor: Predictor, asked: Asked) -> tuple[Cure, ...]:
     """Return what would shorten the wait, the most seconds first; empty where no time is known."""
     now = _times(predictor, asked)
     if now is None:
@@ -60,7 +60,7 @@ def cures_for(predictor: PhysicsPredictor, asked: Asked) -> tuple[Cure, ...]:
 
 
 def _times(
-    predictor: PhysicsPredictor, asked: Asked, *, prompt: int | None = None,
+    predictor: Predictor, asked: Asked, *, prompt: int | None = None,
     cached: int | None = None, output: int | None = None, chunk: int | None = None,
 ) -> tuple[float, float] | None:  # fmt: skip
     """Return the seconds of both phases with some of it changed."""
@@ -81,7 +81,7 @@ def _saving(now: tuple[float, float], then: tuple[float, float] | None) -> float
     return None if then is None else sum(now) - sum(then)
 
 
-def _queue(_: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _queue(_: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     if asked.queue_s > 0:
         yield exact(
             "less_queue",
@@ -92,7 +92,7 @@ def _queue(_: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Itera
         )
 
 
-def _head(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _head(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     if not asked.lost:
         return
     saving = _saving(now, _times(predictor, asked, cached=asked.cached + asked.lost))
@@ -107,7 +107,7 @@ def _head(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -
         )
 
 
-def _chunks(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _chunks(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     new = asked.prompt - asked.cached
     half = min(asked.drop or new // 2, new - 1)
     if half < 1:
@@ -136,7 +136,7 @@ def _chunks(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float])
         )
 
 
-def _output(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _output(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     fewer = asked.output // 2
     if fewer < 1:
         return
@@ -151,11 +151,11 @@ def _output(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float])
         )
 
 
-def _with_cost(predictor: PhysicsPredictor, cost: CostModel) -> PhysicsPredictor:
-    return PhysicsPredictor(cost, predictor.speed)
+def _with_cost(predictor: Predictor, cost: CostModel) -> Predictor:
+    return Predictor(cost, predictor.speed)
 
 
-def _bits(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _bits(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     shape, kv = predictor.cost.shape, predictor.cost.kv
     weights, values = shape.weights, shape.num_values
     if weights is None or not values:
@@ -199,7 +199,7 @@ def _halved(cost: CostModel) -> ModelShape:
     return replace(shape, weights=half)
 
 
-def _kv(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _kv(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     cost = predictor.cost
     if cost.kv.name not in ("bf16", "f16"):
         return
@@ -219,9 +219,7 @@ def _kv(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> 
         )
 
 
-def _chunk_size(
-    predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]
-) -> Iterator[Cure]:
+def _chunk_size(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     if asked.prompt - asked.cached <= asked.chunk:
         return
     larger = asked.chunk * _LARGER_CHUNK
@@ -236,7 +234,7 @@ def _chunk_size(
         )
 
 
-def _batch(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _batch(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     context = asked.prompt + max(asked.output // 2, 1)
     one, many = predictor.decode(context), predictor.decode(context, batch=BATCH)
     if one is None or many is None or asked.output < 2:
@@ -249,7 +247,7 @@ def _batch(predictor: PhysicsPredictor, asked: Asked, now: tuple[float, float]) 
     )
 
 
-def _threads(_: PhysicsPredictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
+def _threads(_: Predictor, asked: Asked, now: tuple[float, float]) -> Iterator[Cure]:
     threads, cores = asked.threads, asked.cores
     if threads is None or cores is None or threads == cores:
         return

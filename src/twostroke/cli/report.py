@@ -77,7 +77,7 @@ def explanation(
 
     return explain_record(
         record,
-        built.physics,
+        built.predictor.current,
         chunk=built.config.prefill_chunk,
         threads=built.config.threads,
         cores=usable_cores(),

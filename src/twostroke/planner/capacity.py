@@ -17,7 +17,7 @@ from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
 from twostroke.planner.simulated import FakeClock, SimulatedRunner
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.request import Request, SamplingParams
 from twostroke.sampling import mix
 from twostroke.scheduler.scheduler import Scheduler
@@ -92,7 +92,7 @@ class _Loop:
 
     def __init__(
         self,
-        predictor: PhysicsPredictor,
+        predictor: Predictor,
         load: Load,
         concurrency: int,
         *,
@@ -194,7 +194,7 @@ def _prompt(load: Load, client: int, round_: int) -> tuple[int, ...]:
 
 
 def simulate(
-    predictor: PhysicsPredictor, load: Load, concurrency: int, *, num_blocks: int, chunk: int = 512
+    predictor: Predictor, load: Load, concurrency: int, *, num_blocks: int, chunk: int = 512
 ) -> Served:
     """Return what `concurrency` clients in a closed loop see.
 
@@ -205,7 +205,7 @@ def simulate(
 
 
 def find_capacity(
-    predictor: PhysicsPredictor,
+    predictor: Predictor,
     load: Load,
     *,
     most: int,

@@ -21,7 +21,7 @@ from twostroke.planner.memory import kv_bytes_per_token
 from twostroke.planner.target import Target
 from twostroke.predict.cost import CostModel
 from twostroke.predict.kv_format import KvFormat
-from twostroke.predict.predictor import PhysicsPredictor, Prediction
+from twostroke.predict.predictor import Prediction, Predictor
 from twostroke.predict.shape import ModelShape, requantised
 from twostroke.step import BLOCK_SIZE
 
@@ -114,7 +114,7 @@ class Plan:
     kv_bytes_per_token: float | None
     max_context: int | None
     max_concurrency: int | None
-    predictor: PhysicsPredictor | None
+    predictor: Predictor | None
     prediction: Prediction | None
     capacity: Capacity | None
     table: tuple[dict[str, Any], ...]
@@ -195,14 +195,14 @@ def make_plan(
     )
 
 
-def _predictor(shape: ModelShape, setup: Setup, target: Target) -> PhysicsPredictor | None:
+def _predictor(shape: ModelShape, setup: Setup, target: Target) -> Predictor | None:
     if shape.layers is None or shape.weights is None:
         return None
-    return PhysicsPredictor(CostModel.from_shape(shape, setup.kv), target.speed)
+    return Predictor(CostModel.from_shape(shape, setup.kv), target.speed)
 
 
 def _capacity(
-    predictor: PhysicsPredictor | None, setup: Setup, ask: Ask, most: int | None
+    predictor: Predictor | None, setup: Setup, ask: Ask, most: int | None
 ) -> Capacity | None:
     if ask.target_ttft_s is None and ask.target_tpot_s is None:
         return None

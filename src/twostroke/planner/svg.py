@@ -12,7 +12,7 @@ from html import escape
 from twostroke.errors import ConfigError
 from twostroke.planner.plan import Plan
 from twostroke.predict.cost import Work
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 
 _WIDTH, _HEIGHT, _PAD = 360, 260, 46
 _PREFILL, _DECODE, _ROOF = "#c2410c", "#1d4ed8", "#525252"
@@ -125,7 +125,7 @@ def _number(value: float) -> str:
     return f"{value:g}"
 
 
-def _roofline(plan: Plan, predictor: PhysicsPredictor) -> str:
+def _roofline(plan: Plan, predictor: Predictor) -> str:
     """Operations per second against operations per byte, with the two phases on the roof."""
     cost, speed = predictor.cost, predictor.speed
     prompt = plan.ask.prompt
@@ -154,7 +154,7 @@ def _roofline(plan: Plan, predictor: PhysicsPredictor) -> str:
     return axes.svg()
 
 
-def _wait(plan: Plan, predictor: PhysicsPredictor) -> str:
+def _wait(plan: Plan, predictor: Predictor) -> str:
     """Time to the first token and total wait against the prompt's length."""
     most = max(plan.ask.context, 2048)
     prompts = _powers(64, most)
@@ -170,7 +170,7 @@ def _wait(plan: Plan, predictor: PhysicsPredictor) -> str:
     return axes.svg()
 
 
-def _throughput(plan: Plan, predictor: PhysicsPredictor) -> str:
+def _throughput(plan: Plan, predictor: Predictor) -> str:
     """Tokens per second of all streams and of each against the batch."""
     both: list[list[tuple[float, float]]] = [[], []]
     for batch in _powers(1, 128):

@@ -94,7 +94,7 @@ def visible_keys(start: int, end: int, window: int) -> int:
 
 
 class CostModel:
-    """Counts the work of one model's slices.
+    """Counts the work of one model's slices. Never changes, so any thread may ask it.
 
     packed_bytes: bytes of each matrix as the backend stores it, by tensor name; None: as in the
     file.
@@ -140,7 +140,6 @@ class CostModel:
         body, head = self._body_ops(1), _matrix_work(shape.weights.head.values, 1)
         self._row_ops = (body.int8_ops, body.bf16_flops, body.fp32_flops)
         self._head_row_ops = (head.int8_ops, head.bf16_flops, head.fp32_flops)
-        self._last: tuple[StepPlan, StepWork] | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -225,11 +224,8 @@ class CostModel:
         return StepWork(body, head, self._attention(spans), rows, head_rows)
 
     def step_parts(self, plan: StepPlan) -> StepWork:
-        """Return the work of a step's plan; the last answer is kept, as several ask for it."""
-        last = self._last
-        if last is None or last[0] is not plan:
-            last = self._last = (plan, self.spans_work(_span(s) for s in plan.slices))
-        return last[1]
+        """Return the work of a step's plan by what does it."""
+        return self.spans_work(_span(s) for s in plan.slices)
 
     def step_work(self, plan: StepPlan) -> Work:
         """Return the work of a whole step: weights once, and every slice."""

@@ -23,7 +23,8 @@ from twostroke.predict.cost import StepWork
 from twostroke.predict.devices import EFFICIENCY
 from twostroke.predict.figure import Source
 from twostroke.predict.hardware import MachineProfile
-from twostroke.predict.speed import Seconds, Speed
+from twostroke.predict.speed import Seconds, Speed, phase_of
+from twostroke.step import Phase
 
 KNOTS = (1, 2, 4, 8, 9, 16, 32, 64, 128, 256, 512)  # our kernels take rows in tiles of 8
 TERMS = ("step", *(f"rows_{k}" for k in KNOTS), "attention", "kv")
@@ -94,7 +95,9 @@ class FittedSpeed(Speed):
         return total
 
     def step(self, work: StepWork, *, has_prefill: bool) -> Seconds | None:
-        """Return the time of a step."""
+        """Return the time of a step, None while its phase was never measured."""
+        if phase_of(has_prefill) in self.unmeasured:
+            return None
         assert self.profile is not None, "a fit is of a measured machine"
         value = self.seconds(step_features(self.profile, work))
         return Seconds(value, value * self.low, value * self.high)
@@ -155,6 +158,24 @@ def assumed_speed(profile: MachineProfile) -> FittedSpeed:
         high=max(f.value / f.low for f in both),
         num_steps=0,
     )
+
+
+# Any rates serve: the first step of a phase sets the scale, later ones the shape.
+_NOMINAL = MachineProfile(
+    cpu="this backend",
+    kernel_set="unknown",
+    threads=1,
+    int8_ops_per_s=1e11,
+    bf16_flops_per_s=1e11,
+    fp32_flops_per_s=1e11,
+    bandwidth=((1 << 30, 1e10),),
+    source="nominal",
+)
+
+
+def unmeasured_speed() -> FittedSpeed:
+    """Return the speed of a backend with unknown peaks: no phase has a time before it is fitted."""
+    return replace(assumed_speed(_NOMINAL), unmeasured=frozenset(Phase))
 
 
 def fit_speed(

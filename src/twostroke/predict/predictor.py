@@ -12,13 +12,9 @@ from typing import Any
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.predict.cost import CostModel, Span, StepWork
-from twostroke.predict.fit import Features, FittedSpeed, step_features
-from twostroke.predict.learn import SpeedLearner
 from twostroke.predict.speed import NO_TIME, Seconds, Speed
 from twostroke.step import StepPlan
 
-MIN_DECODE_STEPS = 64  # after that one decode step in DECODE_STRIDE teaches
-DECODE_STRIDE = 4
 _MAX_SAMPLES = 33  # decode steps evaluated over an answer; between them the time is linear
 
 
@@ -75,70 +71,34 @@ class Prediction:
         }
 
 
-class PhysicsPredictor:
-    """Implements `step.Predictor` by physics: knows a step's time before any step was run.
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """Knows the time of a step before any step was run. Frozen and pure: safe on any thread."""
 
-    learner: what keeps the speed true to the steps that run; None: the speed stays as it is.
-    """
-
-    def __init__(
-        self, cost: CostModel, speed: Speed, *, learner: SpeedLearner | None = None
-    ) -> None:
-        self.cost = cost
-        self.learner = learner
-        self._speed = speed
-        self._num_decode = 0
-        self._last: tuple[StepPlan, Features] | None = None
-
-    @classmethod
-    def learning(cls, cost: CostModel, speed: FittedSpeed) -> PhysicsPredictor:
-        """Return a predictor that starts from a speed and learns from what it observes."""
-        return cls(cost, speed, learner=SpeedLearner(speed))
-
-    @property
-    def speed(self) -> Speed:
-        """The speed in use now."""
-        return self._speed if self.learner is None else self.learner.speed
+    cost: CostModel
+    speed: Speed
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Facts without which no time, or none of prefill, can be told."""
+        """Facts without which no time, or no time of one phase, can be told."""
         known = self.cost.is_arithmetic_known
         return self.speed.missing + (() if known else ("number of parameters",))
 
     def step(self, work: StepWork, *, has_prefill: bool) -> Seconds | None:
-        """Return the time of a step's work."""
+        """Return the time of a step's work, None where it is unknown."""
         if has_prefill and not self.cost.is_arithmetic_known:
             return None
         return self.speed.step(work, has_prefill=has_prefill)
 
     def step_s(self, plan: StepPlan) -> float | None:
-        """Return the predicted seconds of a plan, None where the device's rates are unknown."""
-        if self.learner is not None:
-            return self.learner.speed.seconds(self._features(plan, self.learner.speed))
+        """Return the predicted seconds of a plan, None where they are unknown."""
+        if not self.speed.is_known(plan):
+            return None
         seconds = self.step(self.cost.step_parts(plan), has_prefill=bool(plan.prefill))
         return None if seconds is None else seconds.value
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
-        """Learn from a warm step of one phase; a mixed one is not split by guess."""
-        learner = self.learner
-        if learner is None or plan.is_mixed:
-            return
-        if not plan.prefill:
-            self._num_decode += 1
-            if self._num_decode > MIN_DECODE_STEPS and self._num_decode % DECODE_STRIDE:
-                return
-        features = self._features(plan, learner.speed)
-        work = self.cost.step_parts(plan)
-        learner.observe(work, features, seconds, has_prefill=bool(plan.prefill))
-
-    def _features(self, plan: StepPlan, speed: FittedSpeed) -> Features:
-        """Return the terms of a plan, once for its prediction and its observation."""
-        last = self._last
-        if last is None or last[0] is not plan:
-            assert speed.profile is not None, "a fit is of a measured machine"
-            last = self._last = (plan, step_features(speed.profile, self.cost.step_parts(plan)))
-        return last[1]
+        """Learn nothing, so that a scheduler can plan at a speed that stays as given."""
 
     def prefill(self, start: int, end: int, *, chunk: int) -> Seconds | None:
         """Return the time of prefilling [start, end) of one request, the first token sampled."""

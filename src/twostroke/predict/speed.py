@@ -13,6 +13,7 @@ from twostroke.predict.cost import StepWork, Work
 from twostroke.predict.devices import EFFICIENCY, Device, Efficiency
 from twostroke.predict.figure import Source, exactly
 from twostroke.predict.hardware import MachineProfile
+from twostroke.step import Phase, StepPlan
 
 EXACT = Efficiency(
     *(exactly(value, Source.GIVEN, "a given rate is taken as reached") for value in (1.0, 1.0, 0.0))
@@ -42,11 +43,17 @@ class Seconds:
 NO_TIME = Seconds(0.0, 0.0, 0.0)
 
 
+def phase_of(has_prefill: bool) -> Phase:
+    """Return the phase that bounds a step: prefill wherever the step holds any."""
+    return Phase.PREFILL if has_prefill else Phase.DECODE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
     """What a device does at most and which share of it a step reaches. None: unknown.
 
     Units: bytes per second; operations per second of any unit. A profile knows both by itself.
+    unmeasured: phases without a time, because the peaks are unknown and no step of them was seen.
     """
 
     name: str
@@ -55,14 +62,26 @@ class Speed:
     flops: float | None = None
     profile: MachineProfile | None = None
     efficiency: Efficiency = EXACT
+    unmeasured: frozenset[Phase] = frozenset()
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Facts without which no time, or no time of prefill, can be told."""
+        """Facts without which no time, or no time of one phase, can be told."""
+        if len(self.unmeasured) == len(Phase):
+            return ("this backend's peaks",)
+        if self.unmeasured:
+            return tuple(f"a measured {phase.value} step" for phase in self.unmeasured)
         if self.profile is not None:
             return ()
         bandwidth = () if self.bandwidth else ("bandwidth of the device",)
         return bandwidth + (() if self.flops else ("arithmetic rate (flops) of the device",))
+
+    def is_known(self, plan: StepPlan) -> bool:
+        """Whether every phase of the plan has a time."""
+        return not (
+            (plan.prefill and Phase.PREFILL in self.unmeasured)
+            or (plan.decode and Phase.DECODE in self.unmeasured)
+        )
 
     def bandwidth_at(self, num_bytes: float) -> float | None:
         """Return peak bytes per second when a working set of that size is read."""
@@ -77,7 +96,9 @@ class Speed:
         return work.num_ops / self.flops if self.flops else None
 
     def step(self, work: StepWork, *, has_prefill: bool) -> Seconds | None:
-        """Return the time of a step, None where a rate it needs is unknown."""
+        """Return the time of a step, None where a rate that the step needs is unknown."""
+        if phase_of(has_prefill) in self.unmeasured:
+            return None
         total = work.total
         time = self.prefill_step if has_prefill else self.decode_step
         return time(total, max(total.weight_bytes, 1.0))

@@ -13,8 +13,9 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from twostroke.engine.engine import Engine
-from twostroke.engine.forecast import Forecast, forecast
+from twostroke.engine.predict_request import RequestPrediction, predict_request
 from twostroke.errors import RequestError
+from twostroke.predict.learning import LearningPredictor
 from twostroke.request import SamplingParams
 from twostroke.scheduler.outlook import Outlook
 from twostroke.server.asked import Asked, asked_by, plain_messages
@@ -52,10 +53,12 @@ async def predict(request: Request) -> Response:
 
     outlook = await service.engine.inspect(look)
     config = service.loaded.config
-    predictor = service.loaded.engine.predictor
+    engine_predictor = service.loaded.engine.predictor
+    assert isinstance(engine_predictor, LearningPredictor)
+    predictor = engine_predictor.current
 
-    def work() -> Forecast:
-        return forecast(
+    def work() -> RequestPrediction:
+        return predict_request(
             predictor,
             outlook,
             max_tokens=bounded.params.max_tokens,
@@ -71,8 +74,8 @@ async def predict(request: Request) -> Response:
         "max_tokens_from": bounded.bound,
         **found.to_dict(),
     }
-    speed = getattr(predictor, "speed", None)
-    reply["speed"] = {"name": speed.name, "source": speed.source.value} if speed else None
+    speed = predictor.speed
+    reply["speed"] = {"name": speed.name, "source": speed.source.value}
     return JSONResponse(reply)
 
 

@@ -9,14 +9,13 @@ from twostroke.advice.forecast import Asked, cures_for
 from twostroke.dataclass import dataclass
 from twostroke.errors import TwoStrokeError
 from twostroke.predict.cost import Span
-from twostroke.predict.predictor import PhysicsPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.predict.speed import Seconds
 from twostroke.scheduler.outlook import Outlook, prefill_beside_s
-from twostroke.step import Predictor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class RequestPrediction:
     """None: unknown, and `missing` says why. Units: tokens; seconds; bytes.
 
     ttft is queue and prefill; the first token belongs to prefill. fits: yes, or no with the refusal
@@ -86,26 +85,16 @@ class Forecast:
         }
 
 
-def forecast(
-    predictor: Predictor | None,
+def predict_request(
+    predictor: Predictor,
     outlook: Outlook,
     *,
     max_tokens: int | None,
     prefill_chunk: int,
     target_tpot_s: float,
     has_history: bool = False,
-) -> Forecast:
+) -> RequestPrediction:
     """Predict a request from what the scheduler would do with it."""
-    if not isinstance(predictor, PhysicsPredictor):
-        missing = ("this backend's peaks",)
-        return Forecast(
-            outlook=outlook,
-            max_tokens=max_tokens,
-            prefill=None,
-            tpot=None,
-            missing=missing,
-            advice=None,
-        )
     prefill = _prefill(predictor, outlook, prefill_chunk, target_tpot_s)
     tpot = _tpot(predictor, outlook, max_tokens)
     advice = None
@@ -128,7 +117,7 @@ def forecast(
         if outlook.num_prompt - outlook.num_cached < 32:
             notes.append("fewer than 32 new tokens: fixed costs rule prefill")
         advice = explain_request(phases, cures_for(predictor, asked), notes)
-    return Forecast(
+    return RequestPrediction(
         outlook=outlook,
         max_tokens=max_tokens,
         prefill=prefill,
@@ -138,9 +127,7 @@ def forecast(
     )
 
 
-def _prefill(
-    predictor: PhysicsPredictor, look: Outlook, chunk: int, target_s: float
-) -> Seconds | None:
+def _prefill(predictor: Predictor, look: Outlook, chunk: int, target_s: float) -> Seconds | None:
     alone = predictor.prefill(look.num_cached, look.num_prompt, chunk=chunk)
     if not look.streams or alone is None or not alone.value:
         return alone
@@ -155,7 +142,7 @@ def _prefill(
     return None if beside_s is None else alone.scaled(beside_s / alone.value)
 
 
-def _tpot(predictor: PhysicsPredictor, look: Outlook, max_tokens: int | None) -> Seconds | None:
+def _tpot(predictor: Predictor, look: Outlook, max_tokens: int | None) -> Seconds | None:
     own = look.num_prompt + max((max_tokens or 1) // 2, 1)
     contexts = (*look.streams, own)
     work = predictor.cost.spans_work(Span(c - 1, c, 1) for c in contexts)

@@ -1,4 +1,4 @@
-"""A forecast looks at the scheduler as it stands, changes nothing, and comes true."""
+"""A prediction looks at the scheduler as it stands, changes nothing, and comes true."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import asyncio
 
 import pytest
 
-from tests.predict.test_learn import PROFILE
+from tests.predict.test_fit import PROFILE
+from tests.small_cost import small_cost
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine
-from twostroke.engine.forecast import Forecast, forecast
+from twostroke.engine.predict_request import RequestPrediction, predict_request
 from twostroke.errors import EngineStopped, RequestError
 from twostroke.planner.simulated import FakeClock, SimulatedRunner
-from twostroke.predict.cost import CostModel
 from twostroke.predict.fit import assumed_speed
-from twostroke.predict.kv_format import kv_format
-from twostroke.predict.predictor import PhysicsPredictor
-from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
+from twostroke.predict.learning import LearningPredictor
+from twostroke.predict.predictor import Predictor
 from twostroke.request import Request, SamplingParams
-from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.step import StepPlan
 
@@ -28,19 +26,14 @@ BLOCKS = 512
 CONFIG = EngineConfig(max_model_len=4096, max_num_seqs=8, target_tpot_s=0.1)
 
 
-def physics() -> PhysicsPredictor:
-    layer = LayerShape(heads=9, kv_heads=3, key_dim=64, value_dim=64)
-    body = WeightGroup(7e7, {"int8": 1.06e8})
-    sizes = WeightSizes(total_bytes=1e8, body=body, head=WeightGroup(3e7, {"int8": 2.8e7}))
-    shape = ModelShape(name="m", layers=(layer,) * 30, weights=sizes)
-    cost = CostModel.from_shape(shape, kv_format("bf16"))
-    return PhysicsPredictor(cost, assumed_speed(PROFILE))
+def predictor() -> Predictor:
+    return Predictor(small_cost(), assumed_speed(PROFILE))
 
 
 class Machine:
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.predictor = physics()
+        self.predictor = predictor()
         cache = KVCacheManager(BLOCKS)
         self.scheduler = Scheduler(
             CONFIG, cache, self.predictor, clock=self.clock, block_bytes=1000
@@ -65,9 +58,9 @@ class Machine:
         while self.engine.has_work:
             self.engine.step()
 
-    def ask(self, prompt: tuple[int, ...], output: int | None, salt: str = "") -> Forecast:
+    def ask(self, prompt: tuple[int, ...], output: int | None, salt: str = "") -> RequestPrediction:
         look = self.scheduler.outlook(prompt, SamplingParams(max_tokens=output), salt)
-        return forecast(
+        return predict_request(
             self.predictor, look, max_tokens=output, prefill_chunk=512, target_tpot_s=0.1
         )
 
@@ -77,7 +70,7 @@ def ids(n: int, start: int = 0) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("num_streams", [0, 3])
-def test_the_forecast_of_a_first_token_comes_true(num_streams: int) -> None:
+def test_the_prediction_of_a_first_token_comes_true(num_streams: int) -> None:
     machine = Machine()
     for i in range(num_streams):
         machine.add(f"s{i}", ids(100, 10_000 * (i + 1)), 600)
@@ -139,8 +132,9 @@ def test_advice_comes_with_it() -> None:
 
 def test_a_backend_without_peaks_predicts_nothing() -> None:
     look = Machine().scheduler.outlook(ids(50), SamplingParams(max_tokens=5))
-    told = forecast(
-        FittedPredictor(), look, max_tokens=5, prefill_chunk=512, target_tpot_s=0.1
+    untaught = LearningPredictor.untaught(small_cost()).current
+    told = predict_request(
+        untaught, look, max_tokens=5, prefill_chunk=512, target_tpot_s=0.1
     ).to_dict()
     assert told["ttft_s"] is told["tpot_s"] is told["advice"] is None
     assert told["missing"] == ["this backend's peaks"] and told["fits"] == "yes"

@@ -7,14 +7,9 @@ import logging
 import pytest
 
 from tests.predict.test_fit import PROFILE, StepWork, decode, prefill, steps, truth
-from twostroke.predict.cost import CostModel
 from twostroke.predict.figure import Source
 from twostroke.predict.fit import FittedSpeed, assumed_speed, fit_speed, step_features
-from twostroke.predict.kv_format import kv_format
-from twostroke.predict.learn import STRIDE, SpeedLearner
-from twostroke.predict.predictor import PhysicsPredictor
-from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
-from twostroke.step import Phase, Slice, StepPlan
+from twostroke.predict.speed_learner import STRIDE, SpeedLearner
 
 
 def fitted() -> FittedSpeed:
@@ -83,20 +78,3 @@ def test_one_stall_is_no_drift() -> None:
     feed(learner, decode(1, 100), 1.0, STRIDE - 1, first=False)
     feed(learner, decode(1, 100), 50.0, 1, first=False)
     assert learner.drifts == 0 and abs(error(learner, decode(1, 100))) < 0.05
-
-
-def test_a_mixed_step_teaches_nothing() -> None:
-    layer = LayerShape(heads=4, kv_heads=2, key_dim=64, value_dim=64)
-    sizes = WeightSizes(total_bytes=1e8, body=WeightGroup(1e8, {"int8": 1e8}), head=WeightGroup())
-    shape = ModelShape(name="m", layers=(layer,), weights=sizes)
-    cost = CostModel.from_shape(shape, kv_format("bf16"))
-    predictor = PhysicsPredictor.learning(cost, assumed_speed(PROFILE))
-    first = Slice("a", Phase.PREFILL, (1,) * 64, 0, ())
-    second = Slice("b", Phase.DECODE, (1,), 9, ())
-    plan = StepPlan(prefill=(first,), decode=(second,))
-    before = predictor.step_s(plan)
-    for _ in range(40):
-        predictor.observe(plan, 9.0)
-    assert predictor.step_s(plan) == before
-    predictor.observe(StepPlan(prefill=(first,)), 9.0)
-    assert (predictor.step_s(StepPlan(prefill=(first,))) or 0.0) == pytest.approx(9.0, rel=0.1)

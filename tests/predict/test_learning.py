@@ -1,4 +1,4 @@
-"""The fitted predictor finds the cost that made the steps, and is not led astray."""
+"""An untaught predictor finds the machine that made its steps, and is not led astray."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import time
 
 import pytest
 
-from twostroke.planner.simulated import LinearCost
+from tests.predict.test_fit import PROFILE, truth
+from tests.small_cost import small_cost
+from twostroke.predict.fit import assumed_speed
+from twostroke.predict.learning import LearningPredictor
 from twostroke.request import SamplingParams
-from twostroke.scheduler.predictor import FittedPredictor
 from twostroke.step import Phase, SampleSpec, Slice, StepPlan
 
-COST = LinearCost(
-    step_s=0.002, prefill_token_s=0.0004, pair_s=3e-8, decode_s=0.0002, context_token_s=1e-7
-)
+SMALL = small_cost()
+
+
+def cost_s(plan: StepPlan) -> float:
+    """Return what a step takes on a machine that the predictor knows nothing about."""
+    return truth(SMALL.step_parts(plan))
 
 
 def plan(*prefill: tuple[int, int], decode: tuple[int, ...] = ()) -> StepPlan:
@@ -32,39 +37,47 @@ def random_plan(rng: random.Random) -> StepPlan:
     return plan((rng.randrange(8000), rng.randrange(1, 512)), decode=decode)
 
 
-def trained(n: int = 80, noise: float = 0.0, seed: int = 1) -> FittedPredictor:
+def trained(n: int = 200, noise: float = 0.0, seed: int = 1) -> LearningPredictor:
     rng = random.Random(seed)
-    predictor = FittedPredictor()
+    predictor = LearningPredictor.untaught(SMALL)
     for _ in range(n):
         p = random_plan(rng)
-        predictor.observe(p, COST(p) * (1 + noise * rng.uniform(-1, 1)))
+        predictor.observe(p, cost_s(p) * (1 + noise * rng.uniform(-1, 1)))
     return predictor
 
 
-def worst(predictor: FittedPredictor) -> float:
+def worst(predictor: LearningPredictor) -> float:
     rng = random.Random(99)
     plans = [random_plan(rng) for _ in range(50)]
-    return max(abs(predictor.step_s(p) / COST(p) - 1) for p in plans)
+    return max(abs(predictor.step_s(p) / cost_s(p) - 1) for p in plans)
 
 
 def test_nothing_is_predicted_for_a_phase_never_measured() -> None:
-    predictor = FittedPredictor()
+    predictor = LearningPredictor.untaught(SMALL)
     assert predictor.step_s(plan((0, 10))) is None
+    assert predictor.current.step_s(plan((0, 10))) is None
+    assert predictor.current.missing == ("this backend's peaks",)
     predictor.observe(plan((0, 100)), 0.05)
     assert predictor.step_s(plan((0, 10))) is not None
+    assert predictor.current.prefill(0, 10, chunk=512) is not None
     assert predictor.step_s(plan(decode=(5,))) is None
+    assert predictor.current.decode(5) is None
+    assert predictor.current.missing == ("a measured decode step",)
     assert predictor.step_s(plan((0, 10), decode=(5,))) is None
+    assert predictor.current.step_s(plan((0, 10), decode=(5,))) is None
     predictor.observe(plan(decode=(5,)), 0.002)
     assert predictor.step_s(plan((0, 10), decode=(5,))) is not None
+    assert predictor.current.step_s(plan((0, 10), decode=(5,))) is not None
+    assert predictor.current.missing == ()
 
 
 def test_the_true_cost_is_found() -> None:
     assert worst(trained()) < 0.03
-    assert worst(trained(noise=0.05, n=200)) < 0.15
+    assert worst(trained(noise=0.05)) < 0.15
 
 
 def test_one_seen_size_scales_in_proportion() -> None:
-    predictor = FittedPredictor()
+    predictor = LearningPredictor.untaught(SMALL)
     for _ in range(5):
         predictor.observe(plan((0, 512)), 0.2)
     assert predictor.step_s(plan((0, 256))) == pytest.approx(0.1, rel=0.15)
@@ -77,7 +90,7 @@ def test_a_few_stalls_of_the_machine_do_not_spoil_the_fit() -> None:
     for i in range(100):
         p = random_plan(rng)
         predictor.step_s(p)
-        predictor.observe(p, COST(p) * (50 if i % 20 == 7 else 1))
+        predictor.observe(p, cost_s(p) * (50 if i % 20 == 7 else 1))
     assert worst(predictor) < 0.25
 
 
@@ -87,9 +100,9 @@ def test_a_machine_that_became_slower_is_noticed() -> None:
     for _ in range(300):
         p = random_plan(rng)
         predictor.step_s(p)
-        predictor.observe(p, COST(p) * 2)
+        predictor.observe(p, cost_s(p) * 2)
     p = plan((1000, 256), decode=(100,))
-    assert predictor.step_s(p) == pytest.approx(2 * COST(p), rel=0.1)
+    assert predictor.step_s(p) == pytest.approx(2 * cost_s(p), rel=0.1)
 
 
 def test_a_long_answer_does_not_make_it_forget_prefill() -> None:
@@ -97,19 +110,30 @@ def test_a_long_answer_does_not_make_it_forget_prefill() -> None:
     p = plan((2000, 300))
     for i in range(5000):
         d = plan(decode=(i,))
-        predictor.observe(d, COST(d))
-    assert predictor.step_s(p) == pytest.approx(COST(p), rel=0.05)
+        predictor.observe(d, cost_s(d))
+    assert predictor.step_s(p) == pytest.approx(cost_s(p), rel=0.05)
 
 
 def test_predictions_are_never_negative() -> None:
     rng = random.Random(2)
     for seed in range(20):
-        predictor = FittedPredictor()
+        predictor = LearningPredictor.untaught(SMALL)
         for _ in range(6):
             p = random_plan(rng)
             predictor.observe(p, rng.uniform(0, 1) ** 4)
         probe = random.Random(seed)
         assert all((predictor.step_s(random_plan(probe)) or 0.0) >= 0 for _ in range(20))
+
+
+def test_the_current_predictor_never_changes_and_is_replaced_by_a_refit() -> None:
+    predictor = LearningPredictor.untaught(SMALL)
+    predictor.observe(plan((0, 512)), 0.2)
+    first, told = predictor.current, predictor.current.step_s(plan((0, 512)))
+    for _ in range(200):
+        predictor.observe(plan((0, 512)), 0.4)
+    assert predictor.current is not first
+    assert first.step_s(plan((0, 512))) == told
+    assert predictor.current.step_s(plan((0, 512))) == predictor.step_s(plan((0, 512)))
 
 
 def test_observing_and_predicting_a_decode_step_costs_microseconds() -> None:
@@ -121,3 +145,16 @@ def test_observing_and_predicting_a_decode_step_costs_microseconds() -> None:
         predictor.observe(p, 0.005)
     # 16 us measured; ten times that would already be 4 % of a 4 ms step.
     assert (time.thread_time() - start_s) / 500 < 160e-6
+
+
+def test_a_mixed_step_teaches_nothing() -> None:
+    predictor = LearningPredictor(SMALL, assumed_speed(PROFILE))
+    first = Slice("a", Phase.PREFILL, (1,) * 64, 0, ())
+    second = Slice("b", Phase.DECODE, (1,), 9, ())
+    plan = StepPlan(prefill=(first,), decode=(second,))
+    before = predictor.step_s(plan)
+    for _ in range(40):
+        predictor.observe(plan, 9.0)
+    assert predictor.step_s(plan) == before
+    predictor.observe(StepPlan(prefill=(first,)), 9.0)
+    assert (predictor.step_s(StepPlan(prefill=(first,))) or 0.0) == pytest.approx(9.0, rel=0.1)

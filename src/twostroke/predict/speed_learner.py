@@ -21,6 +21,7 @@ from twostroke.predict.fit import (
     MeasuredStep,
     fit_speed,
 )
+from twostroke.predict.speed import phase_of
 
 WINDOW = 32  # newest steps of a phase that are judged together
 STRIDE = 16  # steps between two judgements, and the fewest that are judged
@@ -47,6 +48,7 @@ class SpeedLearner:
     def __init__(self, speed: FittedSpeed) -> None:
         self.speed = speed
         self.drifts = 0
+        self._is_new_here = speed.source is not Source.FITTED
         self._phases = (_Phase(), _Phase())
         self._kept: dict[tuple[int, ...], deque[MeasuredStep]] = {}
 
@@ -67,31 +69,37 @@ class SpeedLearner:
             self._judge(has_prefill)
 
     def _is_due(self, num_steps: int) -> bool:
-        if self.speed.source is not Source.FITTED and num_steps < STRIDE:
-            return num_steps & (num_steps - 1) == 0  # 1, 2, 4, 8: nothing is known yet
-        return num_steps % STRIDE == 0
+        is_early = self.speed.source is not Source.FITTED and num_steps < STRIDE
+        return _is_power_of_two(num_steps) if is_early else num_steps % STRIDE == 0
 
     def _judge(self, has_prefill: bool) -> None:
-        """Refit where the newest steps lie outside the interval, or nothing was ever fitted."""
+        """Refit where the newest steps are off, or the sizes seen so far were few."""
         phase, speed = self._phases[has_prefill], self.speed
         middle = phase.median()
         is_fitted = speed.source is Source.FITTED
-        if is_fitted and speed.low <= middle <= speed.high:
+        is_inside = speed.low <= middle <= speed.high
+        is_off = not is_inside or not 1.0 - SPREAD <= middle <= 1.0 + SPREAD
+        is_growing = self._is_new_here and _is_power_of_two(phase.num_steps)
+        if is_fitted and not is_off and not is_growing:
             return
-        if is_fitted and len(phase.ratios) >= STRIDE:
-            self.drifts += 1
-            import logging  # only now: a first token waits for every import
-
-            logging.getLogger(__name__).warning(
-                "%s steps take %.2f times as long as predicted (expected %.2f to %.2f): "
-                "predictions are fitted anew",
-                _PHASES[has_prefill],
-                middle,
-                speed.low,
-                speed.high,
-            )
+        if is_fitted and is_off and len(phase.ratios) >= STRIDE:
+            if not is_inside:
+                self._say_drift(has_prefill, middle)
             self._forget_before_drift(has_prefill)
         self._refit(has_prefill, middle)
+
+    def _say_drift(self, has_prefill: bool, middle: float) -> None:
+        self.drifts += 1
+        import logging  # only now: a first token waits for every import
+
+        logging.getLogger(__name__).warning(
+            "%s steps take %.2f times as long as predicted (expected %.2f to %.2f): "
+            "predictions are fitted anew",
+            _PHASES[has_prefill],
+            middle,
+            self.speed.low,
+            self.speed.high,
+        )
 
     def _forget_before_drift(self, has_prefill: bool) -> None:
         """Drop what this phase's steps were like before; the newest are of the new time."""
@@ -122,9 +130,14 @@ class SpeedLearner:
             source=Source.FITTED if was_fitted or is_known else speed.source,
             low=fitted.low if was_fitted or is_known else min(fitted.low, speed.low),
             high=fitted.high if was_fitted or is_known else max(fitted.high, speed.high),
+            unmeasured=speed.unmeasured - {phase_of(has_prefill)},
         )
         for phase in self._phases:
             phase.ratios.clear()
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
 
 
 def _octave(value: float) -> int:
