@@ -71,9 +71,10 @@ def test_nothing_is_predicted_for_a_phase_never_measured() -> None:
     assert predictor.current.missing == ()
 
 
-def test_the_true_cost_is_found() -> None:
-    assert worst(trained()) < 0.03
-    assert worst(trained(noise=0.05)) < 0.15
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_the_true_cost_is_found(seed: int) -> None:
+    assert worst(trained(seed=seed)) < 0.03
+    assert worst(trained(seed=seed, noise=0.05)) < 0.15
 
 
 def test_one_seen_size_scales_in_proportion() -> None:

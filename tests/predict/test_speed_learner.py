@@ -10,6 +10,7 @@ from tests.predict.test_fit import PROFILE, StepWork, decode, prefill, steps, tr
 from twostroke.predict.figure import Source
 from twostroke.predict.fit import FittedSpeed, assumed_speed, fit_speed, step_features
 from twostroke.predict.speed_learner import STRIDE, SpeedLearner
+from twostroke.step import Phase
 
 
 def fitted() -> FittedSpeed:
@@ -18,10 +19,10 @@ def fitted() -> FittedSpeed:
     return speed
 
 
-def feed(learner: SpeedLearner, work: StepWork, factor: float, n: int, *, first: bool) -> None:
+def feed(learner: SpeedLearner, work: StepWork, factor: float, n: int, phase: Phase) -> None:
     for _ in range(n):
         features = step_features(PROFILE, work)
-        learner.observe(work, features, truth(work) * factor, has_prefill=first)
+        learner.observe(phase, work, features, truth(work) * factor)
 
 
 def error(learner: SpeedLearner, work: StepWork, factor: float = 1.0) -> float:
@@ -32,8 +33,8 @@ def test_steps_inside_the_interval_change_nothing(caplog: pytest.LogCaptureFixtu
     learner = SpeedLearner(fitted())
     before = learner.speed
     for _ in range(5):
-        feed(learner, decode(1, 100), 1.03, STRIDE, first=False)
-        feed(learner, prefill(300, 0), 0.97, STRIDE, first=True)
+        feed(learner, decode(1, 100), 1.03, STRIDE, Phase.DECODE)
+        feed(learner, prefill(300, 0), 0.97, STRIDE, Phase.PREFILL)
     assert learner.speed is before and learner.drifts == 0 and not caplog.records
 
 
@@ -42,7 +43,7 @@ def test_a_machine_that_became_slower_is_noticed_and_fitted_anew(
 ) -> None:
     learner = SpeedLearner(fitted())
     with caplog.at_level(logging.WARNING):
-        feed(learner, decode(1, 100), 2.0, 2 * STRIDE, first=False)
+        feed(learner, decode(1, 100), 2.0, 2 * STRIDE, Phase.DECODE)
     assert learner.drifts >= 1
     assert "decode steps take 1.99 times" in caplog.text and "fitted anew" in caplog.text
     assert abs(error(learner, decode(1, 100), 2.0)) < 0.05
@@ -53,7 +54,7 @@ def test_a_machine_that_became_slower_is_noticed_and_fitted_anew(
 def test_a_first_observation_already_brings_the_phase_near() -> None:
     learner = SpeedLearner(assumed_speed(PROFILE))
     work = prefill(200, 0)
-    feed(learner, work, 6.0, 1, first=True)
+    feed(learner, work, 6.0, 1, Phase.PREFILL)
     assert abs(error(learner, work, 6.0)) < 0.1
     assert abs(error(learner, prefill(400, 0), 6.0)) < 0.35
     assert learner.speed.source is Source.ASSUMED, "one step is no fit"
@@ -64,9 +65,9 @@ def test_enough_steps_of_both_phases_are_a_fit_without_a_warning(
 ) -> None:
     learner = SpeedLearner(assumed_speed(PROFILE))
     for n in (30, 90, 250, 400):
-        feed(learner, prefill(n, 0), 1.0, STRIDE, first=True)
+        feed(learner, prefill(n, 0), 1.0, STRIDE, Phase.PREFILL)
     for depth in (20, 200, 900):
-        feed(learner, decode(1, depth), 1.0, STRIDE, first=False)
+        feed(learner, decode(1, depth), 1.0, STRIDE, Phase.DECODE)
     assert learner.speed.source is Source.FITTED and learner.drifts == 0
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert abs(error(learner, prefill(300, 0))) < 0.15
@@ -75,6 +76,6 @@ def test_enough_steps_of_both_phases_are_a_fit_without_a_warning(
 
 def test_one_stall_is_no_drift() -> None:
     learner = SpeedLearner(fitted())
-    feed(learner, decode(1, 100), 1.0, STRIDE - 1, first=False)
-    feed(learner, decode(1, 100), 50.0, 1, first=False)
+    feed(learner, decode(1, 100), 1.0, STRIDE - 1, Phase.DECODE)
+    feed(learner, decode(1, 100), 50.0, 1, Phase.DECODE)
     assert learner.drifts == 0 and abs(error(learner, decode(1, 100))) < 0.05

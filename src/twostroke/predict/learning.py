@@ -10,6 +10,7 @@ from typing import NamedTuple
 from twostroke.predict.cost import CostModel, StepWork
 from twostroke.predict.fit import Features, FittedSpeed, step_features, unmeasured_speed
 from twostroke.predict.predictor import Predictor
+from twostroke.predict.speed import phase_of
 from twostroke.predict.speed_learner import SpeedLearner
 from twostroke.step import StepPlan
 
@@ -71,7 +72,8 @@ class LearningPredictor:
             if self._num_decode > MIN_DECODE_STEPS and self._num_decode % DECODE_STRIDE:
                 return
         priced, learner = self._priced(plan), self._learner
-        learner.observe(priced.work, priced.features, seconds, has_prefill=bool(plan.prefill))
+        phase = phase_of(bool(plan.prefill))
+        learner.observe(phase, priced.work, priced.features, seconds)
         if learner.speed is not self._current.speed:
             self._current = Predictor(self.cost, learner.speed)
 

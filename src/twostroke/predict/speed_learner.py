@@ -1,14 +1,14 @@
-"""Learning from the steps that run: notice when they leave the predicted interval, and refit.
+"""Learning a speed from the steps that run: notice when they leave the prediction, and refit.
 
-Kept out: cold steps (the caller's to leave out), mixed steps (two phases in one time), and a step
-far off, which counts in proportion only. Kept: a few of the newest steps of every size, so that a
-long answer does not make it forget prefill. Sole writer of its speed; other threads may read it.
+The caller leaves cold and mixed steps out. A few of the newest steps of every size are kept, so
+that a long answer does not displace the steps of prefill. Used on one thread.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
 from twostroke.predict.cost import StepWork
@@ -21,119 +21,136 @@ from twostroke.predict.fit import (
     MeasuredStep,
     fit_speed,
 )
-from twostroke.predict.speed import phase_of
+from twostroke.step import Phase
 
 WINDOW = 32  # newest steps of a phase that are judged together
 STRIDE = 16  # steps between two judgements, and the fewest that are judged
 SPREAD = 0.25  # least half-width of an interval learnt in passing: few sizes were seen
 _KEPT = 6  # newest steps of one size
-_PHASES = ("decode", "prefill")
+_Size = tuple[int, int]  # octaves of rows and of KV bytes
 
 
-class _Phase:
-    """What one phase's steps were like lately: measured / predicted of each."""
+class _PhaseSteps:
+    """The newest steps of one phase: measured / predicted in order, and a few of each size."""
 
     def __init__(self) -> None:
-        self.ratios: deque[float] = deque(maxlen=WINDOW)
         self.num_steps = 0
+        self.ratios: deque[float] = deque(maxlen=WINDOW)
+        self.kept: dict[_Size, deque[MeasuredStep]] = {}
 
-    def median(self) -> float:
-        ordered = sorted(self.ratios)
-        return ordered[len(ordered) // 2] if ordered else 1.0
+    def add(self, size: _Size, step: MeasuredStep, ratio: float) -> None:
+        self.num_steps += 1
+        self.ratios.append(ratio)
+        self.kept.setdefault(size, deque(maxlen=_KEPT)).append(step)
+
+    def all_kept(self) -> list[MeasuredStep]:
+        return [step for steps in self.kept.values() for step in steps]
+
+    def pace(self, speed: FittedSpeed) -> float:
+        """Return how many times as long as at a speed the kept steps took: their median."""
+        return _median(s.seconds / speed.seconds(s.features) for s in self.all_kept())
+
+    def keep_newest_near(self, speed: FittedSpeed, pace: float) -> None:
+        """Keep the newest step of each size whose time is within a factor 2 of that pace."""
+        newest = {size: steps[-1] for size, steps in self.kept.items()}
+        self.kept = {
+            size: deque([step], maxlen=_KEPT)
+            for size, step in newest.items()
+            if 0.5 < step.seconds / (speed.seconds(step.features) * pace) < 2.0
+        }
 
 
 class SpeedLearner:
-    """Holds the speed in use. drifts: how often steps left the interval of a fit."""
+    """Holds the speed in use. drifts: how often the steps of a phase left its interval."""
 
     def __init__(self, speed: FittedSpeed) -> None:
         self.speed = speed
         self.drifts = 0
-        self._is_new_here = speed.source is not Source.FITTED
-        self._phases = (_Phase(), _Phase())
-        self._kept: dict[tuple[int, ...], deque[MeasuredStep]] = {}
+        self._start = speed
+        self._phases = {phase: _PhaseSteps() for phase in Phase}
 
-    def observe(
-        self, work: StepWork, features: Features, seconds: float, *, has_prefill: bool
-    ) -> None:
-        """Take note of a warm step of one phase. Units: seconds."""
-        predicted = self.speed.seconds(features)
-        if not (seconds > 0 and predicted > 0 and math.isfinite(seconds)):
+    def observe(self, phase: Phase, work: StepWork, features: Features, seconds: float) -> None:
+        """Take note of a warm step that held this phase alone. Units: seconds."""
+        predicted_s = self.speed.seconds(features)
+        if not (seconds > 0 and predicted_s > 0 and math.isfinite(seconds)):
             return
-        phase = self._phases[has_prefill]
-        phase.ratios.append(seconds / predicted)
-        phase.num_steps += 1
-        size = (int(has_prefill), _octave(work.rows), _octave(work.attention.kv_bytes))
-        kept = self._kept.setdefault(size, deque(maxlen=_KEPT))
-        kept.append(MeasuredStep(features, seconds))
-        if self._is_due(phase.num_steps):
-            self._judge(has_prefill)
+        size = (_octave(work.rows), _octave(work.attention.kv_bytes))
+        steps = self._phases[phase]
+        steps.add(size, MeasuredStep(features, seconds), seconds / predicted_s)
+        if self._is_judged_now(steps.num_steps):
+            self._judge(phase)
 
-    def _is_due(self, num_steps: int) -> bool:
-        is_early = self.speed.source is not Source.FITTED and num_steps < STRIDE
-        return _is_power_of_two(num_steps) if is_early else num_steps % STRIDE == 0
+    def _is_judged_now(self, num_steps: int) -> bool:
+        if self.speed.source is not Source.FITTED and num_steps < STRIDE:
+            return _is_power_of_two(num_steps)
+        return num_steps % STRIDE == 0
 
-    def _judge(self, has_prefill: bool) -> None:
-        """Refit where the newest steps are off, or the sizes seen so far were few."""
-        phase, speed = self._phases[has_prefill], self.speed
-        middle = phase.median()
-        is_fitted = speed.source is Source.FITTED
-        is_inside = speed.low <= middle <= speed.high
-        is_off = not is_inside or not 1.0 - SPREAD <= middle <= 1.0 + SPREAD
-        is_growing = self._is_new_here and _is_power_of_two(phase.num_steps)
-        if is_fitted and not is_off and not is_growing:
+    def _judge(self, phase: Phase) -> None:
+        """Refit where the newest steps are off, or where there was no fit to start from."""
+        steps, speed = self._phases[phase], self.speed
+        if speed.source is not Source.FITTED:
+            self._refit()
             return
-        if is_fitted and is_off and len(phase.ratios) >= STRIDE:
-            if not is_inside:
-                self._say_drift(has_prefill, middle)
-            self._forget_before_drift(has_prefill)
-        self._refit(has_prefill, middle)
+        median = _median(steps.ratios)
+        is_inside = speed.low <= median <= speed.high
+        if not is_inside or abs(median - 1.0) > SPREAD:
+            if len(steps.ratios) >= STRIDE:
+                steps.keep_newest_near(speed, median)
+                if not is_inside:
+                    self._report_drift(phase, median)
+            self._refit()
+        elif self._start.source is not Source.FITTED and _is_power_of_two(steps.num_steps):
+            self._refit()  # more sizes were seen than at the last fit
 
-    def _say_drift(self, has_prefill: bool, middle: float) -> None:
+    def _report_drift(self, phase: Phase, median: float) -> None:
         self.drifts += 1
         import logging  # only now: a first token waits for every import
 
         logging.getLogger(__name__).warning(
             "%s steps take %.2f times as long as predicted (expected %.2f to %.2f): "
             "predictions are fitted anew",
-            _PHASES[has_prefill],
-            middle,
+            phase.value,
+            median,
             self.speed.low,
             self.speed.high,
         )
 
-    def _forget_before_drift(self, has_prefill: bool) -> None:
-        """Drop what this phase's steps were like before; the newest are of the new time."""
-        middle = self._phases[has_prefill].median()
-        for size in [s for s in self._kept if s[0] == has_prefill]:
-            newest = self._kept[size][-1]
-            now_s = self.speed.seconds(newest.features) * middle
-            if 0.5 < newest.seconds / now_s < 2.0:
-                self._kept[size] = deque([newest], maxlen=_KEPT)
-            else:
-                del self._kept[size]
-
-    def _refit(self, has_prefill: bool, factor: float) -> None:
-        """Fit to the kept steps; what none of them touches follows its phase by the factor."""
-        speed = self.speed
-        profile = speed.profile
-        assert profile is not None
-        prior = _scaled(speed, has_prefill, factor)
-        steps = [step for kept in self._kept.values() for step in kept]
-        fitted = fit_speed(profile, steps, prior=prior, least=1, spread=SPREAD)
+    def _refit(self) -> None:
+        """Fit to the kept steps; terms that no step touches follow the pace of their phase."""
+        speed, prior = self.speed, self._start
+        profile = prior.profile
+        assert profile is not None, "a fit is of a measured machine"
+        for phase, steps in self._phases.items():
+            prior = _slowed(prior, phase, steps.pace(self._start))
+        kept = [step for steps in self._phases.values() for step in steps.all_kept()]
+        fitted = fit_speed(profile, kept, prior=prior, least=1, spread=SPREAD)
         if fitted is None:
             return
-        is_known = all(p.num_steps >= STRIDE for p in self._phases)
-        was_fitted = speed.source is Source.FITTED
+        if speed.source is Source.FITTED or self._has_seen_enough():
+            low, high, source = fitted.low, fitted.high, Source.FITTED
+        else:
+            low, high = min(fitted.low, speed.low), max(fitted.high, speed.high)
+            source = speed.source
+        measured = {phase for phase, steps in self._phases.items() if steps.num_steps}
         self.speed = replace(
             fitted,
             name=speed.name,
-            source=Source.FITTED if was_fitted or is_known else speed.source,
-            low=fitted.low if was_fitted or is_known else min(fitted.low, speed.low),
-            high=fitted.high if was_fitted or is_known else max(fitted.high, speed.high),
-            unmeasured=speed.unmeasured - {phase_of(has_prefill)},
+            source=source,
+            low=low,
+            high=high,
+            unmeasured=speed.unmeasured - measured,
         )
-        for phase in self._phases:
-            phase.ratios.clear()
+        for steps in self._phases.values():
+            steps.ratios.clear()
+
+    def _has_seen_enough(self) -> bool:
+        return all(steps.num_steps >= STRIDE for steps in self._phases.values())
+
+
+def _median(values: Iterable[float]) -> float:
+    """Return the median; 1 of nothing."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else 1.0
 
 
 def _is_power_of_two(count: int) -> bool:
@@ -144,16 +161,18 @@ def _octave(value: float) -> int:
     return int(math.log2(value)) if value >= 1 else -1
 
 
-def _scaled(speed: FittedSpeed, has_prefill: bool, factor: float) -> FittedSpeed:
+def _slowed(speed: FittedSpeed, phase: Phase, factor: float) -> FittedSpeed:
     """Return the speed with the terms of one phase this many times as slow."""
-
-    def is_of_phase(term: str) -> bool:
-        if term.startswith("rows_"):
-            return (int(term.removeprefix("rows_")) > FEW_ROWS) is has_prefill
-        return term == "attention" if has_prefill else term in ("step", "kv")
-
     shares = tuple(
-        share * factor if is_of_phase(term) else share
+        share * factor if _phase_of_term(term) is phase else share
         for term, share in zip(TERMS, speed.shares, strict=True)
     )
     return replace(speed, shares=shares)
+
+
+def _phase_of_term(term: str) -> Phase:
+    """Return the phase whose steps a term mostly belongs to."""
+    if term.startswith("rows_"):
+        is_many = int(term.removeprefix("rows_")) > FEW_ROWS
+        return Phase.PREFILL if is_many else Phase.DECODE
+    return Phase.PREFILL if term == "attention" else Phase.DECODE
