@@ -10,8 +10,8 @@ import gguf
 import numpy as np
 import pytest
 
-from twostroke.formats import gguf as gguf_files
-from twostroke.formats import gguf_header as header
+from twostroke.formats import gguf_reader as header
+from twostroke.formats.gguf_shards import MAX_SHARDS
 from twostroke.formats.quant import DEQUANTIZABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
@@ -33,7 +33,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert row("one array; all arrays") == arrays
     assert row("tensors; dimensions") == [header.MAX_TENSORS, 1, header.MAX_DIMS]
     assert row("alignment") == [header.MAX_ALIGNMENT]
-    assert row("shards") == [gguf_files.MAX_SHARDS]
+    assert row("shards") == [MAX_SHARDS]
 
 
 def test_the_decoded_types_are_those_of_the_code() -> None:

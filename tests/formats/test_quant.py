@@ -6,7 +6,8 @@ import pytest
 
 from twostroke.errors import ShapeError, UnsupportedModel
 from twostroke.formats import quant
-from twostroke.formats.quant import BLOCK_SIZES, DEQUANTIZABLE, GGMLType, dequantize, row_bytes
+from twostroke.formats.ggml_types import BLOCK_SIZES, GGMLType, row_bytes
+from twostroke.formats.quant import DEQUANTIZABLE, dequantize
 
 
 def oracle(raw: np.ndarray, type_: GGMLType) -> np.ndarray:

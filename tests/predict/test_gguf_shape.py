@@ -11,7 +11,7 @@ from tests.tiny_models import TINY_MODELS, write_named
 from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.formats.gguf import open_gguf
-from twostroke.formats.gguf_header import TensorInfo
+from twostroke.formats.gguf_tensors import TensorInfo
 from twostroke.model.config import config_from_gguf
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.predict.cost import CostModel

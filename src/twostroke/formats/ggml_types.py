@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from twostroke.errors import ShapeError, UnsupportedModel
 
+OTHER_QUANTISATION = "Use a file in another quantisation, for example Q4_K_M or Q8_0."
+
 
 class GGMLType(enum.IntEnum):
     """Type id as stored in a GGUF tensor record."""
@@ -106,7 +108,7 @@ def block_size(type_id: int) -> BlockSize:
         return BLOCK_SIZES[GGMLType(type_id)]
     except ValueError:
         raise UnsupportedModel(
-            "unknown GGUF tensor type", value=f"id {type_id}", remedy=_OTHER_TYPE
+            "unknown GGUF tensor type", value=f"id {type_id}", remedy=OTHER_QUANTISATION
         ) from None
 
 
@@ -125,6 +127,3 @@ def row_bytes(type_id: int, num_values: int) -> int:
             limit=f"multiple of {block.values}",
         )
     return num_values // block.values * block.nbytes
-
-
-_OTHER_TYPE = "Use a file in another quantisation, for example Q4_K_M or Q8_0."

@@ -1,7 +1,7 @@
-"""What a GGUF file says about itself, for `show`: facts from its header only, unknown is None.
+"""Facts about a GGUF file from its header alone, for `show`; unknown is None.
 
-Metadata is untrusted: a value of the wrong type or size counts as absent. It knows the names of
-keys, not how any family computes.
+Metadata is untrusted: a value of the wrong type or size counts as absent. This module knows the
+names of keys, not how any family computes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Mapping
 
 from twostroke.dataclass import dataclass
 from twostroke.formats.gguf import GGUFFile
-from twostroke.formats.gguf_header import Value
+from twostroke.formats.gguf_metadata import Value
 
 _LARGEST = 1 << 31
-# Layers of these keep another state than K and V for every token: no plain figure a token.
+# A file with one of these keys keeps another state than K and V: no KV bytes per token are given.
 _OTHER_STATE = ("attention.kv_lora_rank", "ssm.state_size", "wkv.head_size")
 
 
 @dataclass(frozen=True, slots=True)
 class TypeShare:
-    """How much of a file is stored in one tensor type."""
+    """The part of a file that is stored in one tensor type."""
 
     type: str
     num_tensors: int
@@ -29,7 +29,9 @@ class TypeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFSummary:
-    """Units: bytes; kv_bytes_per_token at 2 bytes a value (f16, bf16), windows not counted in."""
+    """The facts. Units: bytes; kv_bytes_per_token is at 2 bytes a value (f16, bf16), as if no layer
+    had a sliding window.
+    """
 
     name: str | None
     architecture: str | None
@@ -53,7 +55,7 @@ class GGUFSummary:
 
 
 def summarize(model: GGUFFile) -> GGUFSummary:
-    """Gather the facts of an open model."""
+    """Return the facts of an open model."""
     metadata = model.metadata
     architecture = _text(metadata, "general.architecture")
     facts = _Facts(metadata, architecture or "")
@@ -114,7 +116,7 @@ class _Facts:
         return value if isinstance(value, int) and _is_count(value) and value else None
 
     def per_layer(self, key: str) -> list[int] | None:
-        """Return a number per layer: one value stands for all, a list must have one for each."""
+        """Return one number per layer; a single value counts for all, a list must have one each."""
         layers = self.number("block_count")
         if layers is None or layers > 4096:
             return None
@@ -126,7 +128,7 @@ class _Facts:
         return [one] * layers if one is not None else None
 
     def head_length(self, key: str) -> int | None:
-        """Return the size of one head's K or V; without the key, width divided by heads."""
+        """Return the size of one attention head's K or V; without the key, width by heads."""
         said = self.number(key)
         if said is not None:
             return said

@@ -10,7 +10,7 @@ from pathlib import Path
 from twostroke.config import environment_value
 from twostroke.dataclass import dataclass
 from twostroke.errors import ModelError, ModelNotFound
-from twostroke.formats.gguf import shard_paths
+from twostroke.formats.gguf_shards import shard_paths
 from twostroke.model.hf_cache import (
     CachedFile,
     RepoFolder,

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from twostroke.errors import CorruptCheckpoint, DownloadError, ModelNotFound
-from twostroke.formats.gguf_header import GGUFHeader, TruncatedHeader, parse_header
+from twostroke.formats.gguf_header import GGUFHeader, parse_header
+from twostroke.formats.gguf_reader import TruncatedHeader
 from twostroke.model.hf_cache import is_offline
 from twostroke.model.model_files import choose, group_shards
 from twostroke.model.names import HubName

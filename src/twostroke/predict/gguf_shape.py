@@ -10,7 +10,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from twostroke.formats.gguf_header import TensorInfo, Value
+from twostroke.formats.gguf_metadata import Value
+from twostroke.formats.gguf_tensors import TensorInfo
 from twostroke.predict.shape import (
     LayerShape,
     ModelShape,
