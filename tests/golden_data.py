@@ -1,4 +1,4 @@
-"""Goldens and models for tests that compare with them."""
+"""Golden values, and the reference run on the model that they are from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def golden(model: str) -> dict[str, Any]:
 
 
 def open_model(path: Path) -> tuple[GGUFFile, ModelConfig, ModelWeights]:
-    """Open a GGUF file, read its shape and find its weights."""
+    """Open a GGUF file and return it with its config and its weights."""
     file = open_gguf(path)
     factors: tuple[float, ...] = ()
     info = file.tensors.get("rope_freqs.weight")
@@ -39,7 +39,7 @@ def open_model(path: Path) -> tuple[GGUFFile, ModelConfig, ModelWeights]:
 
 
 class ReferenceRun:
-    """One request on the reference backend, blocks in order."""
+    """One sequence on the reference backend, its blocks numbered in order."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ReferenceRun:
         self.length = 0
 
     def reset(self) -> None:
-        """Forget the request; stale K and V stay behind, which attention must not read."""
+        """Start a new sequence. The old K and V stay in the cache; attention must not read them."""
         self.length = 0
 
     def feed(self, token_ids: list[int], rows: list[int] | None = None) -> np.ndarray:

@@ -43,7 +43,7 @@ def test_the_files_of_a_row_hold_its_case() -> None:
     tested = used()
     for case, _, files in ROWS:
         shown = set(re.findall(r"`([^`]+)`", files))
-        assert shown and shown <= tested[case], case
+        assert shown and shown <= tested[case], f"{case} is tested in {sorted(tested[case])}"
 
 
 def test_each_row_names_the_public_report() -> None:

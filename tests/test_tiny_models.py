@@ -1,4 +1,4 @@
-"""Tiny models are what the golden data was made of."""
+"""Tiny models have the weights that the golden data was made from."""
 
 from __future__ import annotations
 

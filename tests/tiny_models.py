@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
 
 NUM_VOCAB = 320
-FULL_TURN = 2.0**53  # raw 64-bit integers keep their 53 high bits
-QK_GAIN = 3.0  # peaked attention, so that masks, soft caps and rope matter to the logits
-EMBEDDING_STD = 0.1  # small, so that layers outweigh the embedding and tied models do not echo it
-HEAD_STD = 0.5
+FULL_TURN = 2.0**53  # of a raw 64-bit integer the 53 high bits are used
+QK_GAIN = 3.0  # makes attention peaked, so that masks, soft caps and rope change the logits
+EMBEDDING_STD = 0.1  # small: a tied model would otherwise repeat its last token
+OUTPUT_STD = 0.5
 
-# Bytes of a block, offsets of its f16 scale and minimum scale (-1: none), the ratio of the two that
-# centres the weights, and the standard deviation of weights of random bits at scale 1 (measured).
+# Bytes of a quantisation block, offsets of its f16 scale and minimum scale (-1: none), the ratio of
+# the two that makes the mean weight zero, and the standard deviation of weights of random bits at
+# scale 1 (measured).
 RANDOM_BLOCKS: dict[str, tuple[int, int, int, float, float]] = {
     "Q2_K": (84, 80, 82, 1.5, 13.9),
     "Q3_K": (110, 108, -1, 0.0, 43.3),
@@ -39,7 +40,7 @@ RANDOM_BLOCK_WEIGHTS = {"IQ4_NL": 32}  # the others hold 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinySpec:
-    """Shape, storage and metadata of one tiny model; `types` is cycled over its matrices."""
+    """Shape, storage and metadata of one tiny model; its matrices take `types` in turn."""
 
     family: str
     hidden_size: int = 128
@@ -60,7 +61,7 @@ class TinySpec:
     is_tied: bool = True
     types: tuple[str, ...] = ("F32",)
     embedding_type: str = "F32"
-    head_type: str = "F32"
+    output_type: str = "F32"
     tokenizer: str = "bpe"  # bpe: byte level with chatml; spm: scores with byte fallback
     seed: int = 1
 
@@ -109,14 +110,14 @@ TINY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-rope-linear": ("llama", {"rope_scaling": "linear", "seed": 4}),
     "llama-rope-yarn": ("llama", {"rope_scaling": "yarn", "seed": 5}),
     "llama-4bit": ("llama", {"types": ("Q4_0", "Q4_1", "IQ4_NL"), "embedding_type": "Q8_0"}),
-    "llama-5bit": ("llama", {"types": ("Q5_0", "Q5_1", "Q8_0"), "head_type": "Q8_0"}),
+    "llama-5bit": ("llama", {"types": ("Q5_0", "Q5_1", "Q8_0"), "output_type": "Q8_0"}),
     "llama-k": ("llama", {**K_SHAPE, "types": ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")}),
     "llama-k-head": (
         "llama",
-        {**K_SHAPE, "types": ("Q4_K", "Q6_K"), "embedding_type": "Q4_K", "head_type": "Q6_K"},
+        {**K_SHAPE, "types": ("Q4_K", "Q6_K"), "embedding_type": "Q4_K", "output_type": "Q6_K"},
     ),
     "qwen2": ("qwen2", {}),
-    "qwen2-mixed": ("qwen2", {"types": ("Q5_0", "Q8_0"), "is_tied": False, "head_type": "Q8_0"}),
+    "qwen2-mixed": ("qwen2", {"types": ("Q5_0", "Q8_0"), "is_tied": False, "output_type": "Q8_0"}),
     "qwen3": ("qwen3", {}),
     "qwen3-8bit": ("qwen3", {"types": ("Q8_0",), "embedding_type": "Q8_0"}),
     "gemma2": ("gemma2", {}),
@@ -134,7 +135,7 @@ def write_tiny(path: Path, family: str, **overrides: Any) -> str:
     """Write a tiny model of `family`; `overrides` are fields of TinySpec.
 
     Returns:
-        SHA-256 of the tensors' names and stored bytes in file order: weights, not container.
+        SHA-256 of the tensors' names and stored bytes in file order, without the metadata.
     """
     from gguf import GGUFWriter
 
@@ -197,7 +198,7 @@ def _add_rope(writer: GGUFWriter, spec: TinySpec) -> None:
 
 
 def llama3_rope_factors(spec: TinySpec) -> np.ndarray:
-    """Return what rope_freqs.weight holds: by how much each rotary frequency is divided.
+    """Return the values of rope_freqs.weight: the divisor of each rotary frequency.
 
     Low factor 1, high factor 4 as in Llama 3.1. Shapes: returns [D / 2] float32.
     """
@@ -209,7 +210,7 @@ def llama3_rope_factors(spec: TinySpec) -> np.ndarray:
 
 
 class _Weights:
-    """Random tensors in file order; the type of each matrix is the next of the spec's cycle."""
+    """Random tensors in file order; each matrix has the next type of `spec.types`, in turn."""
 
     def __init__(self, writer: GGUFWriter, spec: TinySpec) -> None:
         self.writer, self.spec = writer, spec
@@ -223,7 +224,7 @@ class _Weights:
         return (integers.astype(np.float64) / FULL_TURN * 2 - 1).reshape(shape)
 
     def vector(self, name: str, size: int, centre: float) -> None:
-        """Add a float32 vector of `centre` plus or minus a half."""
+        """Add a float32 vector of values between `centre` - 0.5 and `centre` + 0.5."""
         self.add(name, (centre + self.uniform(size) / 2).astype(np.float32), "F32")
 
     def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0) -> None:
@@ -244,7 +245,7 @@ class _Weights:
         self.add(name, quantize(values, GGMLQuantizationType[kind]), kind)
 
     def random_blocks(self, rows: int, columns: int, std: float, kind: str) -> np.ndarray:
-        """Return blocks of random bits whose scales give weights of the standard deviation."""
+        """Return blocks of random bits with scales that give the weights the standard deviation."""
         size, scale_at, min_at, ratio, unit_std = RANDOM_BLOCKS[kind]
         weights = RANDOM_BLOCK_WEIGHTS.get(kind, 256)
         if columns % weights:
@@ -259,7 +260,7 @@ class _Weights:
         return blocks.reshape(rows, -1)
 
     def add(self, name: str, stored: np.ndarray, kind: str) -> None:
-        """Add a tensor as it is stored."""
+        """Add a tensor of stored bytes."""
         from gguf import GGMLQuantizationType
 
         self.digest.update(name.encode() + b"\0" + stored.tobytes())
@@ -276,7 +277,7 @@ def _add_tensors(writer: GGUFWriter, spec: TinySpec) -> str:
         _add_layer(weights, spec, f"blk.{layer}.")
     weights.vector("output_norm.weight", hidden, 1.0)
     if not spec.is_tied:
-        weights.typed("output.weight", NUM_VOCAB, hidden, HEAD_STD, spec.head_type)
+        weights.typed("output.weight", NUM_VOCAB, hidden, OUTPUT_STD, spec.output_type)
     return weights.digest.hexdigest()
 
 
@@ -302,7 +303,7 @@ def _add_layer(weights: _Weights, spec: TinySpec, prefix: str) -> None:
     weights.matrix(prefix + "ffn_down.weight", hidden, inner)
 
 
-BPE_MERGES = (  # one rank after another, each made of tokens that exist before it
+BPE_MERGES = (  # by rank; each joins two tokens that exist before it
     "Ġ t|Ġ a|h e|i n|r e|o n|Ġt he|e r|Ġ s|a t|Ġ w|Ġ o|e n|Ġ c|i t|i s|a n|o r|e s|Ġ b|e d|Ġ f"
     "|in g|Ġ p|o u|Ġa n|a l|a r|Ġt o|Ġ m|Ġo f|Ġ in|Ġ d|Ġ h|Ġan d|i c|a s|l e|Ġt h|i on|o m|l l"
     "|en t|Ġ n|Ġ l|s t|Ġ re|v e|Ġ e|r o|l y|Ġb e|Ġ g|Ġ T|c t|Ġ S|i d|o t|Ġ I|u t"
@@ -321,7 +322,7 @@ NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # token types of the GGUF specifica
 
 
 def byte_characters() -> list[str]:
-    """Return the character that byte-level BPE writes for each byte (Radford et al. 2019)."""
+    """Return the character that stands for each byte in byte-level BPE (Radford et al. 2019)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]

@@ -1,7 +1,7 @@
-"""What is measured: a test's name to the commands of the line protocol.
+"""Test names, and the commands of the line protocol that run each test.
 
 Names are llama-bench's: pp512 (prompt of 512), tg128 (128 greedy steps), tg128@d4096 (after 4096
-tokens), tg64xb8 (8 sequences together, 128 tokens each before the first step).
+tokens), tg64xb8 (8 sequences in one batch, each with a prompt of 128 tokens).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 NAME = re.compile(r"(?P<phase>pp|tg)(?P<count>\d+)(?:@d(?P<depth>\d+))?(?:xb(?P<batch>\d+))?")
-SHORT_PROMPT = 16  # before tg at depth 0: a start of real text, too short to cost anything
+SHORT_PROMPT = 16  # prompt of tg without a depth: real text, too short to take time
 BATCH_PROMPT = 128  # before each sequence of a batch, as llama-batched-bench is run
 SEED = 1234
-PLAIN_IDS = (100, 10000)  # ids that every vocabulary has and that are no control tokens
+PLAIN_IDS = (100, 10000)  # ids in every vocabulary, none of them a control token
 
 
 @dataclass(frozen=True)
 class Case:
-    """One test: the phase, how many tokens or steps, how deep, how many sequences."""
+    """One test. count: prompt tokens (pp) or steps (tg). depth: tokens before the first step."""
 
     name: str
     phase: str
@@ -32,12 +32,13 @@ class Case:
     batch: int
 
     def command(self, text_ids: list[int]) -> dict[str, Any]:
-        """Return the command that runs this test on the text's ids."""
+        """Return the command that runs this test on the ids of a text."""
         if self.phase == "pp":
             return {"cmd": "pp", "tokens": window(text_ids, 0, self.count)}
         if self.batch == 1:
             return {"cmd": "tg", "prompt": window(text_ids, 0, self.depth), "n": self.count}
-        starts = [37 * sequence for sequence in range(self.batch)]  # different from the first token
+        # Each prompt starts elsewhere in the text, so that no two share a prefix.
+        starts = [37 * sequence for sequence in range(self.batch)]
         prompts = [window(text_ids, start, self.depth) for start in starts]
         return {"cmd": "tgb", "prompts": prompts, "n": self.count}
 
@@ -70,5 +71,5 @@ def text_ids_of(model: Path) -> list[int]:
 
 
 def window(ids: list[int], start: int, count: int) -> list[int]:
-    """Return `count` ids from `start`, going round at the end."""
+    """Return `count` ids from `start`; after the last id the first follows."""
     return [ids[(start + i) % len(ids)] for i in range(count)]

@@ -1,5 +1,5 @@
 // The smallest llama.cpp process that answers: load, tokenise, one prefill, print the first token's id.
-// Usage: cold_llamacpp MODEL.gguf THREADS PROMPT. The yardstick of cold_start.py.
+// Usage: cold_llamacpp MODEL.gguf THREADS PROMPT. cold_start.py compares twostroke with it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -2,9 +2,10 @@
 
     python benchmarks/peers/cold_start.py MODEL.gguf [--repeat 9] [--threads 2]
 
-llama.cpp's process is cold_llamacpp.cpp: native, nothing but load, tokenise, prefill. Ours is the
-command `twostroke run`, interpreter included, with the model already repacked (an untimed run makes
-sure). Both read files that are in the page cache. The clock stops at the first byte on stdout.
+llama.cpp's process is cold_llamacpp.cpp: native code that loads, tokenises and prefills, nothing
+else. Ours is the command `twostroke run`, the start of the interpreter included, after an untimed
+run that repacks the model. The files of both are in the page cache. The clock stops at the first
+byte on stdout.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python benchmarks/peers/compare.py MODEL.gguf [--tests pp512,tg128] [--repeat 5] [--threads 2]
         [--engines twostroke,llamacpp] [--python llamacpp=/path/to/python] [--out FILE]
 
-Every engine is a process that stays loaded. Each test is run once untimed by each, then `--repeat`
-times by each in turn, the order turned round each time; before each round a plain read of as many
-bytes as the model file has is timed. Every run, and the medians, become JSON lines.
+Every engine is a process that stays loaded. Each engine runs a test once untimed; then the engines
+run it in turn, for `--repeat` rounds that each begin with another engine. Before each round a plain
+read of as many bytes as the model file has is timed. Every run and every median is a JSON line.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ def measure(case: Case, workers: list[Worker], journal: Journal, arguments: Any)
 
 
 def equal_tokens(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, int]:
-    """Return how many leading greedy ids agree, summed over the sequences, and of how many."""
+    """Return how many greedy ids agree up to the first difference, and how many there are.
+
+    Both are summed over the sequences.
+    """
     agreed = 0
     for a, b in zip(ours, theirs, strict=True):
         pairs = zip(a, b, strict=True)
@@ -121,7 +124,7 @@ def equal_tokens(ours: list[list[int]], theirs: list[list[int]]) -> tuple[int, i
 
 
 def summarise(case: Case, engines: list[str], journal: Journal) -> list[dict[str, Any]]:
-    """Return and record the median of each engine, and the first one's ratio to the others."""
+    """Return and write the median of each engine, and the ratio of the first engine to it."""
     rows = []
     first = statistics.median(journal.rates.get((case.name, engines[0]), [0.0]))
     for engine in engines:

@@ -1,4 +1,4 @@
-"""The worker processes: which Python runs which worker on which form of the model."""
+"""The worker processes: each engine's Python, worker script and form of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EngineSpec:
 
     worker: str
     environment: str | None
-    form: str  # gguf, or the sub-folder that setup_peers.sh made of it
+    form: str  # gguf, or the name of the folder into which setup_peers.sh converted the file
 
     def model_path(self, gguf: Path) -> Path:
         """Return the model in the form this engine reads."""
@@ -70,7 +70,7 @@ class Worker:
         """Send a command and return its reply.
 
         Raises:
-            WorkerError: the worker is gone or says why it cannot.
+            WorkerError: the worker has ended, or its reply is an error.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
@@ -88,7 +88,7 @@ class Worker:
         return reply
 
     def close(self) -> None:
-        """Ask the worker to leave, and end it if it does not."""
+        """Tell the worker to quit, and kill it after 10 seconds."""
         if self.process.poll() is None:
             try:
                 self.process.communicate(json.dumps({"cmd": "quit"}) + "\n", timeout=10)

@@ -1,4 +1,4 @@
-"""The card of the machine a result was measured on."""
+"""Facts about the machine on which a result was measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cpu_fields() -> dict[str, str]:
 
 
 def memory_bytes() -> int | None:
-    """Return the machine's memory, None where it cannot be asked."""
+    """Return the machine's memory, None where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -31,7 +31,7 @@ def memory_bytes() -> int | None:
 
 
 def cache_sizes() -> dict[str, str]:
-    """Return size by cache level of the first processor."""
+    """Return the sizes of the first processor's caches, by level and kind."""
     folder = Path("/sys/devices/system/cpu/cpu0/cache")
     sizes = {}
     for index in sorted(folder.glob("index*")):
@@ -42,7 +42,7 @@ def cache_sizes() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the commit that is measured, marked when the tree has changes; None outside git."""
+    """Return the commit, with `-dirty` where files were changed since; None outside git."""
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
         cwd=Path(__file__).parent,
@@ -53,7 +53,7 @@ def git_commit() -> str | None:
 
 
 def machine_card() -> dict[str, Any]:
-    """Return what a reader needs to judge a figure: processor, memory, system, load, commit."""
+    """Return processor, memory, system, load and commit."""
     cpu = cpu_fields()
     flags = cpu.get("flags", "").split()
     return {

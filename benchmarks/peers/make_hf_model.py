@@ -2,8 +2,8 @@
 
     python benchmarks/peers/make_hf_model.py MODEL.gguf FOLDER
 
-The weights are the GGUF's own, dequantised (tests/golden/gguf_to_hf.py), so every peer starts from
-the same model before it quantises it its own way.
+The weights are those of the GGUF file, dequantised (tests/golden/gguf_to_hf.py). So every peer
+starts from the same model, which it then quantises in its own way.
 """
 
 from __future__ import annotations

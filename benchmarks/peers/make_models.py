@@ -3,9 +3,10 @@
     make_models.py requantise MODEL.gguf q4_0 OUT.gguf      (f16, q8_0, q4_0 or q4_1)
     make_models.py random-8b MODEL.gguf OUT.gguf            (about 4.5 GB)
 
-Needs the `gguf` package. A requantised file starts from the dequantised weights of MODEL; at 4 bits
-the embedding, which is the head too, stays Q8_0, as llama-quantize does. The 8B file takes the
-tokenizer of MODEL, filled up with unused tokens; its answers are noise, its speed is that of Q4_0.
+Needs the `gguf` package. A requantised file starts from the dequantised weights of MODEL. At 4 bits
+the embedding, which is the output matrix too, stays Q8_0, as llama-quantize does. The 8B file has
+the tokenizer of MODEL, filled up with unused tokens; its answers are noise, its speed is that of
+Q4_0.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ UNUSED_TOKEN = 5  # token type of the GGUF specification
 
 
 def copy_metadata(reader: GGUFReader, writer: GGUFWriter, changes: dict[str, Any]) -> None:
-    """Copy every key but those that the writer sets itself; `changes` replace values."""
+    """Copy every key except those that the writer sets itself, with the values in `changes`."""
     for key, field in reader.fields.items():
         if key in WRITTEN_BY_WRITER:
             continue
@@ -83,7 +84,7 @@ def random_q4_0(source: np.random.PCG64, rows: int, columns: int) -> np.ndarray:
 
 
 def tensors_8b() -> list[tuple[str, int, int]]:
-    """Return name, rows and columns of every tensor; one row stands for a vector."""
+    """Return name, rows and columns of every tensor; a vector has one row."""
     hidden, inner = SHAPE_8B["embedding_length"], SHAPE_8B["feed_forward_length"]
     kv_size = SHAPE_8B["attention.head_count_kv"] * SHAPE_8B["rope.dimension_count"]
     layer = [
@@ -100,8 +101,8 @@ def tensors_8b() -> list[tuple[str, int, int]]:
     names = [("token_embd.weight", SHAPE_8B["vocab_size"], hidden)]
     for number in range(SHAPE_8B["block_count"]):
         names += [(f"blk.{number}.{name}.weight", rows, columns) for name, rows, columns in layer]
-    head = ("output.weight", SHAPE_8B["vocab_size"], hidden)
-    return [*names, ("output_norm.weight", 1, hidden), head]
+    output = ("output.weight", SHAPE_8B["vocab_size"], hidden)
+    return [*names, ("output_norm.weight", 1, hidden), output]
 
 
 def filled_tokenizer(reader: GGUFReader) -> dict[str, Any]:

@@ -10,7 +10,7 @@
 
 namespace {
 
-// Each thread sums its part in 64-byte steps with eight accumulators, so that loads and not adds bound it.
+// Each thread sums its part in 64-byte steps with eight accumulators, so that it waits for loads, not adds.
 uint64_t sum_part(const uint64_t *data, size_t words) {
     uint64_t sums[8] = {};
     for (size_t i = 0; i + 8 <= words; i += 8)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Set up the peers that compare.py and cold_start.py measure, each in an environment of its own.
-#   setup_peers.sh [llama] [openvino]      (default: both; what is already there is kept)
-# TWOSTROKE_PEERS: the folder, default .venvs/peers. MODEL: the GGUF that OpenVINO and transformers get,
-# default the sample model. llama.cpp is compiled from its sdist with its default native flags (10-20 min).
+#   setup_peers.sh [llama] [openvino]      (default: both; finished parts are kept)
+# TWOSTROKE_PEERS: the folder, default .venvs/peers. MODEL: the GGUF file to convert for OpenVINO and
+# transformers, default the sample model. llama.cpp is compiled from its sdist with its default flags for
+# this machine (10-20 minutes).
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 root="$(cd "$here/../.." && pwd)"

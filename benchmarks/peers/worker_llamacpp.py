@@ -1,7 +1,8 @@
 """llama.cpp as a worker, through the low-level calls of llama-cpp-python.
 
-n_batch and n_ubatch 512, flash attention on, f16 KV cache (its default), a cache per sequence as
-llama-batched-bench has it; everything else as llama.cpp sets it. Greedy is one argmax over logits.
+Settings: n_batch and n_ubatch 512, flash attention on, f16 KV cache (the default), one cache per
+sequence as in llama-batched-bench; all others are llama.cpp's defaults. A greedy token is one
+argmax over the logits.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Batch:
 
 
 class LlamaCpp:
-    """One model and, for the shape of the run at hand, one context."""
+    """One model, and one context for the current test's numbers of tokens and sequences."""
 
     def __init__(self, path: str, threads: int) -> None:
         llama.llama_backend_init()
@@ -63,7 +64,7 @@ class LlamaCpp:
         }
 
     def open_context(self, num_tokens: int, num_sequences: int) -> None:
-        """Have an empty context for that many sequences of at most that many tokens."""
+        """Open or clear the context, for so many sequences of at most so many tokens each."""
         length = -(-num_tokens // CONTEXT_UNIT) * CONTEXT_UNIT
         if self.shape != (length, num_sequences):
             if self.context is not None:

@@ -1,7 +1,7 @@
-"""OpenVINO GenAI as a worker: LLMPipeline for one stream, ContinuousBatchingPipeline for a batch.
+"""OpenVINO GenAI as a worker: LLMPipeline for one sequence, ContinuousBatchingPipeline for more.
 
 `model` is a folder that setup_peers.sh exported (int8 or int4 weights). Prefix caching is off, the
-step budget holds all prompts of a batch, everything else is as OpenVINO sets it.
+step budget is large enough for all prompts of a batch, all other settings are OpenVINO's defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CACHE_GB = 4
 
 
 class TokenTimes(genai.StreamerBase):
-    """Takes note of each token and when it came."""
+    """Keeps each token and the moment when it came."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,15 +32,15 @@ class TokenTimes(genai.StreamerBase):
         return genai.StreamingStatus.RUNNING
 
     def end(self) -> None:
-        """Receive the end; nothing is held back."""
+        """Do nothing: no token is held back."""
 
 
 class OpenVino:
-    """One exported model behind two pipelines; the second is opened at the first batch."""
+    """One exported model in two pipelines; the second is opened for the first batch."""
 
     def __init__(self, path: str, threads: int) -> None:
         self.path, self.threads = path, threads
-        # Its default keeps the prefix of the last prompt: a repeated prompt would cost nothing.
+        # By default it keeps the prefix of the last prompt: a repeated prompt would take no time.
         self.single = genai.LLMPipeline(
             path, "CPU", scheduler_config=self.scheduler(), INFERENCE_NUM_THREADS=threads
         )
@@ -55,7 +55,7 @@ class OpenVino:
 
     @staticmethod
     def scheduler() -> genai.SchedulerConfig:
-        """Return whole prompts in one step, nothing reused between prompts."""
+        """Return settings that compute whole prompts in one step and reuse nothing between them."""
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size = CACHE_GB
         scheduler.max_num_batched_tokens = 1 << 16
@@ -70,7 +70,7 @@ class OpenVino:
         return config
 
     def stream(self, prompt: list[int], count: int) -> tuple[float, TokenTimes]:
-        """Generate on the single pipeline; return the start and the tokens with their moments."""
+        """Generate one sequence; return the start and the tokens with their moments."""
         ids = np.array([prompt], dtype=np.int64)
         inputs = genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         times = TokenTimes()

@@ -7,10 +7,10 @@
     {"cmd": "quit"}
 
 `seconds` covers the timed part alone: all prompt tokens and the choice of the next one (pp), or `n`
-greedy steps after an untimed prefill (tg, tgb); `tokens` is what was done in that time. `ids` are
-greedy: the one after the prompt (pp), or that one and the n after it, per prompt for tgb. End
-tokens are ignored.
-Standard library only: each worker runs in its engine's own environment.
+greedy steps after an untimed prefill (tg, tgb). `tokens` is the number of tokens of the timed part.
+`ids` are greedy: the token after the prompt (pp), or that token and the n after it (tg; for tgb a
+list per prompt). End tokens are ignored.
+Only the standard library is used, because each worker runs in its engine's own environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Timed:
-    """What one timed run gave. ids: one list per prompt."""
+    """The result of one timed run. ids: one list per prompt."""
 
     seconds: float
     tokens: int
@@ -34,9 +34,9 @@ class Timed:
 
 
 class Engine(Protocol):
-    """One peer with one model loaded."""
+    """An engine with one model loaded."""
 
-    given: dict[str, Any]  # what the engine was told, for the record
+    given: dict[str, Any]  # settings of the engine, to be kept with its results
 
     def prefill(self, tokens: list[int]) -> Timed:
         """Run a prompt from an empty cache and choose the next token."""
@@ -48,7 +48,7 @@ class Engine(Protocol):
 
 
 def serve(open_engine: Callable[[str, int], Engine]) -> None:
-    """Answer commands until `quit` or the end of input; whatever libraries print goes to stderr."""
+    """Answer commands until `quit` or the end of input; output of libraries goes to stderr."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     engine: Engine | None = None

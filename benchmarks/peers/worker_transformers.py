@@ -1,6 +1,6 @@
 """Hugging Face transformers as a worker: bf16 weights, SDPA attention, a plain greedy loop.
 
-`model` is a folder that make_hf_model.py wrote: the GGUF's own weights, dequantised.
+`model` is a folder written by make_hf_model.py: the weights of the GGUF file, dequantised.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Transformers:
             return Timed(time.perf_counter() - start, len(tokens), [[first_id]])
 
     def decode(self, prompts: list[list[int]], count: int) -> Timed:
-        """Time greedy steps; the prompts of a batch have one length, so that none is padded."""
+        """Time greedy steps; prompts of a batch have the same length, so that none is padded."""
         if len({len(prompt) for prompt in prompts}) != 1:
             raise ValueError("prompts of one batch must have one length")
         with torch.inference_mode():

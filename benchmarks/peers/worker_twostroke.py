@@ -1,7 +1,7 @@
-"""twostroke as a worker: steps given straight to a runner, as the scheduler would give them.
+"""twostroke as a worker: the runner gets the step plans that the scheduler would make.
 
-The numbers are the runner's, without the scheduler, as llama.cpp's here are without its server.
-Each shape of run gets a runner with a cache of its size, made outside the timed part.
+The scheduler is left out, as llama.cpp's server is left out of its worker. Each test gets a runner
+with a KV cache of the size that it needs, made outside the timed part.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from twostroke.step import BLOCK_SIZE, Phase, SampleSpec, Slice, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 CHUNK = 512  # as llama.cpp's n_ubatch
-ENGINE_KV_BYTES = 64 << 20  # of the engine's own runner, which is not used here
+ENGINE_KV_BYTES = 64 << 20  # KV cache of the engine's own runner, which is not used here
 
 
 class TwoStroke:
-    """One model and, for the shape of the run at hand, one runner."""
+    """One model, and one runner for the current test's number of blocks."""
 
     def __init__(self, path: str, threads: int, backend: str = "auto") -> None:
         config = EngineConfig(
@@ -53,12 +53,12 @@ class TwoStroke:
         return self.runner, tables
 
     def spec(self, prompt: list[int], output: list[int]) -> SampleSpec:
-        """Ask for a greedy token after prompt and output."""
+        """Return how to choose the token after prompt and output: greedily."""
         position = len(prompt) + len(output)
         return SampleSpec(params=GREEDY, seed=0, choice=0, position=position)
 
     def prompt_plans(self, name: str, prompt: list[int], blocks: tuple[int, ...]) -> list[StepPlan]:
-        """Cut a prompt into prefill steps; the first has the blocks zeroed."""
+        """Cut a prompt into prefill steps; the first step zeroes the blocks."""
         plans = []
         for start in range(0, len(prompt), CHUNK):
             part = tuple(prompt[start : start + CHUNK])

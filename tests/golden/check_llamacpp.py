@@ -1,6 +1,6 @@
-"""Compare the golden data with llama.cpp, a second witness. Usage: check_llamacpp.py GGUF_FOLDER
+"""Compare the golden data with llama.cpp, a second oracle. Usage: check_llamacpp.py GGUF_FOLDER
 
-Runs where llama-cpp-python is installed; float32 KV cache, no flash attention. llama.cpp quantises
+Needs llama-cpp-python; float32 KV cache, no flash attention. llama.cpp quantises
 activations for quantised weights, so its logits are near the golden ones and not equal: the largest
 difference is printed as a share of the spread, and nothing is written.
 """

@@ -1,8 +1,7 @@
 """Build a float32 Hugging Face model from a GGUF file, tensor by tensor.
 
-Everything is mapped here by hand and nothing is taken from transformers' own GGUF loader, so that
-the golden data has one witness for the file (the gguf package), one for the mathematics
-(transformers), and none in common with us.
+Names and keys are mapped here, without transformers' own GGUF loader. So the golden data rests on
+the gguf package for the file and on transformers for the mathematics, and on no code that we use.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ GEMMA3_PATTERN = 6
 
 
 class Metadata:
-    """The key-value part of a GGUF file, architecture prefix understood."""
+    """The metadata of a GGUF file; a key that begins with a dot is the architecture's."""
 
     def __init__(self, reader: GGUFReader) -> None:
         self._fields = reader.fields
         self.family: str = self.get("general.architecture")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of `key`; a leading dot stands for the architecture."""
+        """Return the value of `key`, `.name` meaning `<architecture>.name`."""
         field = self._fields.get(self.family + key if key.startswith(".") else key)
         return default if field is None else field.contents()
 

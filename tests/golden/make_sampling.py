@@ -1,4 +1,4 @@
-"""Make sampling.json: rows of logits, parameters and what the reference chooses. No arguments.
+"""Make sampling.json: rows of logits, parameters and the reference's choices. No arguments.
 
 Every backend's sampler must choose the same tokens; log-probabilities agree within 1e-5.
 """

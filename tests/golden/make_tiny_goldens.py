@@ -1,4 +1,4 @@
-"""Make tiny.json: what transformers makes of every model of tests/tiny_models.py. No arguments."""
+"""Make tiny.json: logits by transformers of every model in tests/tiny_models.py. No arguments."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from twostroke.errors import CapacityError, RequestError
 from twostroke.request import FinishReason, RequestState
 
 NUM_BLOCKS = 24
-HEADS = [tokens(70, seed=s) for s in (1, 2)]
+PREFIXES = [tokens(70, seed=s) for s in (1, 2)]
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Small pool, small chunks, so that every kind of shortage happens."""
+    """The pool and the chunks are small, so that every kind of shortage happens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
 
     @rule(
-        head=st.integers(0, 1),
+        prefix=st.integers(0, 1),
         shared=st.integers(0, 70),
         own=st.integers(1, 60),
         own_seed=st.integers(3, 5),
@@ -44,8 +44,8 @@ class EngineMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "a"]),
         seed=st.integers(0, 3),
     )
-    def arrive(self, head, shared, own, own_seed, max_tokens, priority, salt, seed) -> None:
-        prompt = HEADS[head][:shared] + tokens(own, seed=own_seed)
+    def arrive(self, prefix, shared, own, own_seed, max_tokens, priority, salt, seed) -> None:
+        prompt = PREFIXES[prefix][:shared] + tokens(own, seed=own_seed)
         asked = {"max_tokens": max_tokens, "seed": seed}
         waiting = self.sim.scheduler.num_waiting
         try:
@@ -110,18 +110,18 @@ TestEngineMachine = EngineMachine.TestCase
 
 
 def soak(num_requests: int) -> None:
-    """Short requests of random lengths, a third cancelled; each is answered, nothing leaks."""
+    """Run short requests of random lengths, cancel a third; each must end, and nothing may leak."""
     rng = random.Random(7)
     sim = Simulation(
         num_blocks=128, max_num_seqs=16, max_model_len=512, is_stateful=False, is_logged=False
     )
-    heads = [tokens(64, seed=s) for s in range(1, 6)]
+    prefixes = [tokens(64, seed=s) for s in range(1, 6)]
     added = 0
     while added < num_requests or sim.engine.has_work:
         while added < num_requests and sim.scheduler.num_waiting < 32:
             added += 1
             sim.add(
-                rng.choice(heads)[: rng.randint(0, 64)]
+                rng.choice(prefixes)[: rng.randint(0, 64)]
                 + tokens(rng.randint(1, 40), seed=rng.randint(6, 10**6)),
                 max_tokens=rng.choice([None, 0, 1, rng.randint(1, 30)]),
                 end_token_ids=frozenset(range(100, 3000)),

@@ -1,8 +1,8 @@
-"""Many clients on the sample model: random lengths, a third leaves, everybody is answered.
+"""Many clients on the sample model: random lengths, a third of them cancels, all are answered.
 
-Through the engine thread, in a pool too small for all, so that requests wait, share heads, lose
-their memory and come back. What must hold: one end each, right tokens, flat memory, all blocks
-back.
+Requests go through the engine's thread. The pool is too small for all, so requests wait, share
+prefixes, are preempted and resume. Each must have one end and the right tokens, memory must not
+grow, and all blocks must be free or cached at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.weights
 
 CLIENTS = 24
 NUM_BLOCKS = 56
-GROWTH = 64 << 20  # bytes that allocators may keep; one leaked answer's KV and text is far less
+GROWTH = 64 << 20  # bytes that allocators may keep; the KV and text of one answer are far less
 SHARED = 48
 
 
@@ -37,14 +37,14 @@ SHARED = 48
 class Ask:
     prompt: tuple[int, ...]
     params: SamplingParams
-    leaves_after_s: float | None  # the client goes at this moment
-    is_abrupt: bool  # it closes its stream instead of asking for the end
-    stops_after: int | None  # it declares no length and asks for the end at so many tokens
+    leaves_after_s: float | None  # after so long the client cancels
+    is_abrupt: bool  # it cancels by closing its stream, not by an abort
+    stops_after: int | None  # no max_tokens: it stops the engine at so many tokens
 
 
 @dataclass
 class Tally:
-    """What became of the requests."""
+    """How the requests ended."""
 
     ends: Counter[str] = field(default_factory=Counter)
     greedy: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ def resident_bytes() -> int:
 
 
 def asks(count: int, text: tuple[int, ...], rng: random.Random) -> list[Ask]:
-    """Every third client leaves, at a moment between at once and a second."""
+    """Return random requests; every third client cancels within a second."""
     made = []
     for i in range(count):
         start = rng.randrange(len(text) - 300)
@@ -164,7 +164,7 @@ def soak(model: RealModel, count: int) -> Tally:
     try:
         asyncio.run(drive(engine, all_asks, tally))
         deadline_s = time.monotonic() + 30
-        while engine.num_requests or real.engine.has_work:  # the last cancels are on their way
+        while engine.num_requests or real.engine.has_work:  # the last aborts are being handled
             assert time.monotonic() < deadline_s, "work is left with nobody waiting"
             time.sleep(0.01)
     finally:
@@ -178,7 +178,7 @@ def soak(model: RealModel, count: int) -> Tally:
 
 
 def check_answers(model: RealModel, all_asks: list[Ask], tally: Tally, rng: random.Random) -> None:
-    """Some of the answers again, each alone."""
+    """Compare some answers with the same requests, each run alone."""
     alone = RealEngine(model, choose_kernel_set(), is_cache_enabled=False)
     for i in rng.sample(sorted(tally.greedy), min(len(tally.greedy), 12)):
         params = replace(all_asks[i].params, max_tokens=len(tally.greedy[i]))

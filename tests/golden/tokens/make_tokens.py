@@ -1,15 +1,14 @@
-"""Make the golden token ids: every text of corpus.json through an independent tokeniser.
+"""Make the golden token ids: every text of corpus.json through an independent tokenizer.
 
-Oracle 1 is llama.cpp, which reads the same GGUF file. Oracle 2, where a published tokenizer.json
-can be had, is the `tokenizers` library on that file. Where both are given the ids of the second
-are stored and the
-differences printed.
+Oracle 1 is llama.cpp on the same GGUF file. Oracle 2 is the `tokenizers` library on the published
+tokenizer.json, where there is one. With both, the ids of oracle 2 are stored, and the differences
+are printed.
 
     python -m venv oracle && oracle/bin/pip install llama-cpp-python tokenizers
     oracle/bin/python make_tokens.py MODEL.gguf OUT.json [--tokenizer-json FILE]
 
-In a text of the group "special" the mark {end} stands for the model's end token, which there is
-parsed as one.
+In a text of the group "special", {end} stands for the model's end token and is parsed as that
+token.
 """
 
 from __future__ import annotations
