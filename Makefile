@@ -7,22 +7,23 @@ PROMPT ?= Explain in three sentences why the first token of an answer takes long
 MODEL ?= smollm2:135m
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-models test-clients soak lint format bench-peers chart check-tools clean
+.PHONY: help run test test-models test-clients soak lint format bench-peers chart check-tools update clean
 
 help:
 	@echo "make run [PROMPT=...] [MODEL=...]   build, fetch the sample model, answer, report both phases"
 	@echo "make test                           everything but other real models, other clients and the soak"
 	@echo "make test-models | test-clients | soak | lint | format | clean"
+	@echo "make update                         renew the locked versions in requirements/ from pyproject.toml"
 
 check-tools:
 	@PYTHON="$(PYTHON)" bash .ci/check-tools
 
-$(VENV)/.run: pyproject.toml CMakeLists.txt $(wildcard native/* native/*/*) | check-tools
+$(VENV)/.run: requirements/run.txt pyproject.toml CMakeLists.txt $(wildcard native/* native/*/*) | check-tools
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@bash .ci/install $(BIN)/python run
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@bash .ci/install $(BIN)/python dev
 	@touch $@
 
@@ -66,6 +67,11 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files 'native/*.cpp' 'native/*.h' 'native/*.inc')
+
+update:
+	@test -x .venvs/update/bin/python || $(PYTHON) -m venv .venvs/update
+	@bash .ci/install .venvs/update/bin/python update
+	@bash .ci/lock .venvs/update/bin/uv
 
 clean:
 	rm -rf $(VENV) build

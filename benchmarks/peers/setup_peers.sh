@@ -11,13 +11,15 @@ peers="${TWOSTROKE_PEERS:-$root/.venvs/peers}"
 cache="${TWOSTROKE_CACHE:-$HOME/.cache/twostroke}"
 model="${MODEL:-$cache/models/smollm2-135m-instruct-q4_1.gguf}"
 python="${PYTHON:-python3}"
-llama=llama-cpp-python==0.3.36
 
-environment() { # NAME PACKAGE...
+environment() { # NAME: install it from requirements/peer-NAME.txt
     local folder="$peers/$1"
-    shift
     [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+    bash "$root/.ci/install" "$folder/bin/python" "peer-$1"
+}
+
+llama_requirement() { # the lines of the lock that say which source, with its hashes
+    sed -n '/^llama-cpp-python==/,/[^\\]$/p' "$root/requirements/peer-llama.txt"
 }
 
 setup_probe() {
@@ -26,11 +28,12 @@ setup_probe() {
 }
 
 setup_llama() {
-    environment llama --no-binary llama-cpp-python "$llama" numpy
+    environment llama
     local scratch libraries
     scratch="$(mktemp -d)"
-    "$peers/llama/bin/python" -m pip download --quiet --no-deps --no-binary llama-cpp-python \
-        --dest "$scratch" "$llama"
+    "$peers/llama/bin/python" -m pip download --quiet --no-deps --no-build-isolation \
+        --no-binary llama-cpp-python --require-hashes --dest "$scratch" \
+        -r <(llama_requirement)
     tar -xzf "$scratch"/llama_cpp_python-*.tar.gz -C "$scratch" --strip-components=1 \
         --wildcards '*/vendor/llama.cpp/include/*' '*/vendor/llama.cpp/ggml/include/*'
     libraries="$("$peers/llama/bin/python" -c \
@@ -51,9 +54,8 @@ export_openvino() { # FOLDER FORMAT OPTION...
 }
 
 setup_openvino() {
-    environment openvino torch==2.13.0 openvino-genai==2026.4.1.0 optimum-intel==2.2.0 \
-        nncf==3.4.0 transformers==5.5.4 gguf==0.19.0 numpy
-    # optimum pulls a torchvision built for another torch, and transformers then fails to import.
+    environment openvino
+    # optimum brings torchvision, which nothing here uses; beside another build of torch transformers fails to import.
     "$peers/openvino/bin/python" -m pip uninstall --quiet --yes torchvision
     local folder
     folder="$peers/models/$(basename "$model" .gguf)"
