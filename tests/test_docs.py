@@ -1,4 +1,4 @@
-"""What the README and docs show is true: commands parse, links exist, tables match the code."""
+"""README and docs are true: commands parse, links exist, tables match the code."""
 
 from __future__ import annotations
 

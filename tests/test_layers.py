@@ -1,4 +1,4 @@
-"""Imports that no layer contract can see: the native module, torch, web frameworks."""
+"""Imports that the layer contracts cannot see: the native module, torch, web frameworks."""
 
 from __future__ import annotations
 

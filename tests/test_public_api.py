@@ -1,4 +1,4 @@
-"""What `from twostroke import ...` gives, and nothing else."""
+"""The names that `from twostroke import ...` offers, and no others."""
 
 from __future__ import annotations
 

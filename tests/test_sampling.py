@@ -1,4 +1,4 @@
-"""The reference sampler against plain restatements of its rules and its golden rows."""
+"""The reference sampler against plain versions of its rules, and against golden rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fresh machine: what is missing is said in a sentence, before anything is built."""
+"""On a fresh machine a missing tool is named in one sentence, before anything is built."""
 
 from __future__ import annotations
 
