@@ -13,7 +13,8 @@ from twostroke.backend.reference_model import ReferenceModel
 from twostroke.config import KvType
 from twostroke.formats.gguf import GGUFFile, open_gguf
 from twostroke.formats.quant import dequantize
-from twostroke.model.config import ModelConfig, config_from_gguf
+from twostroke.model.config import ModelConfig
+from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.ops import Batch
 from twostroke.model.weights import ModelWeights, load_weights, vocab_size_of
 from twostroke.step import BLOCK_SIZE

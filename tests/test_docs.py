@@ -55,7 +55,7 @@ def test_the_page_of_variables_is_the_table_of_the_code() -> None:
 
 def test_the_readme_names_every_tensor_type_and_family_that_runs() -> None:
     from twostroke.formats.quant import DEQUANTIZABLE
-    from twostroke.model.config import FAMILIES
+    from twostroke.model.families import FAMILIES
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert {t.name for t in DEQUANTIZABLE} <= set(re.findall(r"\w+", text))

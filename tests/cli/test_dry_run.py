@@ -11,7 +11,7 @@ from twostroke.backend.native import NativeModel, kv_block_bytes, native_module,
 from twostroke.cli.dry_run import dry_run
 from twostroke.config import KvType
 from twostroke.formats.gguf import open_gguf
-from twostroke.model.config import config_from_gguf
+from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.planner.memory import Rules, kv_bytes
 from twostroke.predict.gguf_shape import shape_of_gguf

@@ -12,7 +12,7 @@ from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.formats.gguf import open_gguf
 from twostroke.formats.gguf_tensors import TensorInfo
-from twostroke.model.config import config_from_gguf
+from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.predict.cost import CostModel
 from twostroke.predict.gguf_shape import shape_of_gguf

@@ -12,8 +12,8 @@ from twostroke.backend.packed import PackedMatrix
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError, TwoStrokeError
 from twostroke.formats.gguf import open_gguf
-from twostroke.model.config import config_from_gguf
 from twostroke.model.decoder import forward
+from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.ops import Batch
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.predict.shape import WeightSizes, shape_of_model

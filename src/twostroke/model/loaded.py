@@ -16,7 +16,8 @@ from twostroke.errors import CapacityError, TemplateError
 from twostroke.formats.gguf import GGUFFile, open_gguf
 from twostroke.formats.quant import dequantize
 from twostroke.host import free_memory_bytes
-from twostroke.model.config import ModelConfig, config_from_gguf
+from twostroke.model.config import ModelConfig
+from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.hub import Progress, cache_folder, resolve
 from twostroke.model.weights import ModelWeights, load_weights, vocab_size_of
 from twostroke.request import MessageSpan

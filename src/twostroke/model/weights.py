@@ -1,5 +1,6 @@
-"""Tensors of a model by their place in the forward pass. Raw bytes stay in the mapped file;
-backends convert.
+"""Tensors of a model by their place in the forward pass.
+
+Their bytes stay in the mapped file, as stored; backends convert them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.model.config import ModelConfig
+from twostroke.model.families import FAMILIES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +73,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeights:
-    """All weights of a model. `output` is `token_embd` itself where the head is tied."""
+    """All weights of a model. `output`, the output matrix, may be `token_embd` itself."""
 
     token_embd: Weight  # [V, E]
     layers: tuple[LayerWeights, ...]
@@ -91,7 +93,9 @@ class ModelWeights:
         return tuple(found.values())
 
 
-class _Reader:
+class _Tensors:
+    """Finds tensors by name and checks their shapes."""
+
     def __init__(self, source: TensorSource) -> None:
         self.source = source
 
@@ -130,38 +134,49 @@ def load_weights(source: TensorSource, config: ModelConfig) -> ModelWeights:
     Raises:
         CorruptCheckpoint: a tensor is missing or has the wrong shape, by name.
     """
-    read, c = _Reader(source), config
-    hidden, ffn = c.hidden_size, c.intermediate_size
-    q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-
-    def layer(i: int) -> LayerWeights:
-        p = f"blk.{i}."
-        norms = c.family.startswith("gemma")
-        post = read.required if norms else (lambda name, shape: None)
-        qk = read.required if c.family in ("qwen3", "gemma3") else read.optional
-        return LayerWeights(
-            attn_norm=read.required(p + "attn_norm.weight", (hidden,)),
-            q=read.required(p + "attn_q.weight", (q_size, hidden)),
-            k=read.required(p + "attn_k.weight", (kv_size, hidden)),
-            v=read.required(p + "attn_v.weight", (kv_size, hidden)),
-            q_bias=read.optional(p + "attn_q.bias", (q_size,)),
-            k_bias=read.optional(p + "attn_k.bias", (kv_size,)),
-            v_bias=read.optional(p + "attn_v.bias", (kv_size,)),
-            q_norm=qk(p + "attn_q_norm.weight", (c.head_dim,)),
-            k_norm=qk(p + "attn_k_norm.weight", (c.head_dim,)),
-            o=read.required(p + "attn_output.weight", (hidden, q_size)),
-            post_attn_norm=post(p + "post_attention_norm.weight", (hidden,)),
-            ffn_norm=read.required(p + "ffn_norm.weight", (hidden,)),
-            gate=read.required(p + "ffn_gate.weight", (ffn, hidden)),
-            up=read.required(p + "ffn_up.weight", (ffn, hidden)),
-            down=read.required(p + "ffn_down.weight", (hidden, ffn)),
-            post_ffn_norm=post(p + "post_ffw_norm.weight", (hidden,)),
-        )
-
-    embedding = read.required("token_embd.weight", (c.vocab_size, hidden))
+    tensors, c = _Tensors(source), config
+    table = (c.vocab_size, c.hidden_size)
+    embedding = tensors.required("token_embd.weight", table)
     return ModelWeights(
         token_embd=embedding,
-        layers=tuple(layer(i) for i in range(c.num_layers)),
-        output_norm=read.required("output_norm.weight", (hidden,)),
-        output=read.optional("output.weight", (c.vocab_size, hidden)) or embedding,
+        layers=tuple(_layer(tensors, c, i) for i in range(c.num_layers)),
+        output_norm=tensors.required("output_norm.weight", (c.hidden_size,)),
+        output=tensors.optional("output.weight", table) or embedding,
     )
+
+
+def _layer(tensors: _Tensors, config: ModelConfig, index: int) -> LayerWeights:
+    family = FAMILIES[config.family]
+    hidden, ffn, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    q_size, kv_size = config.num_heads * head_dim, config.num_kv_heads * head_dim
+
+    def required(name: str, *shape: int) -> Weight:
+        return tensors.required(f"blk.{index}.{name}", shape)
+
+    def optional(name: str, *shape: int) -> Weight | None:
+        return tensors.optional(f"blk.{index}.{name}", shape)
+
+    qk_norm = required if family.requires_qk_norm else optional
+    post_norm = required if family.has_post_norms else _absent
+    return LayerWeights(
+        attn_norm=required("attn_norm.weight", hidden),
+        q=required("attn_q.weight", q_size, hidden),
+        k=required("attn_k.weight", kv_size, hidden),
+        v=required("attn_v.weight", kv_size, hidden),
+        q_bias=optional("attn_q.bias", q_size),
+        k_bias=optional("attn_k.bias", kv_size),
+        v_bias=optional("attn_v.bias", kv_size),
+        q_norm=qk_norm("attn_q_norm.weight", head_dim),
+        k_norm=qk_norm("attn_k_norm.weight", head_dim),
+        o=required("attn_output.weight", hidden, q_size),
+        post_attn_norm=post_norm("post_attention_norm.weight", hidden),
+        ffn_norm=required("ffn_norm.weight", hidden),
+        gate=required("ffn_gate.weight", ffn, hidden),
+        up=required("ffn_up.weight", ffn, hidden),
+        down=required("ffn_down.weight", hidden, ffn),
+        post_ffn_norm=post_norm("post_ffw_norm.weight", hidden),
+    )
+
+
+def _absent(name: str, *shape: int) -> None:
+    """Return no weight: the family has none of this name."""

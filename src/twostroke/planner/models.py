@@ -17,7 +17,7 @@ from twostroke.errors import (
 )
 from twostroke.formats.gguf import open_gguf
 from twostroke.formats.quant import DEQUANTIZABLE
-from twostroke.model.config import config_from_gguf
+from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.hub import resolve
 from twostroke.model.names import HubName, parse_name
 from twostroke.model.weights import vocab_size_of

@@ -1,15 +1,14 @@
-"""The model's shape as read from metadata."""
+"""A model's config as read from GGUF metadata, by family."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
-from twostroke.model.config import ModelConfig, RopeConfig, config_from_gguf
+from twostroke.model.config import ModelConfig
+from twostroke.model.gguf_config import config_from_gguf
 
 
 def metadata(family: str = "llama", **keys: Any) -> dict[str, Any]:
@@ -99,24 +98,6 @@ def test_llama_rotates_interleaved_pairs_and_the_others_halves() -> None:
     assert not config("qwen2").rope.interleaved
 
 
-def test_linear_scaling_divides_every_frequency() -> None:
-    plain = RopeConfig(base=1e4, pairs=8, interleaved=False)
-    scaled = RopeConfig(base=1e4, pairs=8, interleaved=False, scaling="linear", factor=4.0)
-    np.testing.assert_allclose(scaled.inverse_frequencies() * 4, plain.inverse_frequencies())
-
-
-def test_yarn_keeps_fast_pairs_divides_slow_ones_and_raises_the_amplitude() -> None:
-    plain = RopeConfig(base=1e4, pairs=32, interleaved=False)
-    yarn = RopeConfig(
-        base=1e4, pairs=32, interleaved=False, scaling="yarn", factor=8.0, original_context=2048
-    )
-    ratio = plain.inverse_frequencies() / yarn.inverse_frequencies()
-    assert ratio[0] == pytest.approx(1.0)
-    assert ratio[-1] == pytest.approx(8.0)
-    assert np.all(np.diff(ratio) >= -1e-9)
-    assert yarn.amplitude() == pytest.approx(1 + 0.1 * math.log(8.0))
-
-
 def test_an_unknown_rope_scaling_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedModel, match="longrope"):
         config(rope__scaling__type="longrope", rope__scaling__factor=4.0)
@@ -125,9 +106,3 @@ def test_an_unknown_rope_scaling_is_refused_by_name() -> None:
 def test_frequency_factors_must_match_the_pairs() -> None:
     with pytest.raises(CorruptCheckpoint, match="rope_freqs"):
         config_from_gguf(metadata(), vocab_size=320, freq_factors=(1.0,) * 7)
-
-
-def test_kv_bytes_follow_the_formula() -> None:
-    shape = {"block_count": 32, "attention.head_count": 32, "attention.head_count_kv": 8}
-    c = config(**{k.replace(".", "__"): v for k, v in shape.items()}, embedding_length=4096)
-    assert c.kv_bytes_per_token(4 * 128) == 131_072  # the 8B class at 16 bits: 128 KiB
