@@ -1,50 +1,72 @@
-"""What a diagnosis is made of: codes, evidence, findings.
+"""The vocabulary of a diagnosis: codes, lines of evidence, findings.
 
 Holds numbers, file names and line numbers; never a word of any prompt.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import asdict, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from twostroke.advice import Cure
 from twostroke.dataclass import dataclass
 from twostroke.record import RequestRecord
 
-# code -> what it means, in a clause that can follow a colon
+
+class Code(NamedTuple):
+    """One cause of a wait.
+
+    meaning: a clause that can follow a colon. phase: whose seconds the cause explains, None where
+    each finding says so itself. least_share: of the wait; a cause of less is not a finding.
+    """
+
+    meaning: str
+    phase: str | None = None
+    least_share: float = 0.0
+
+
 CODES = MappingProxyType(
     {
-        "QUEUE": "requests wait for a place",
-        "KV_FULL": "requests wait because the KV cache is full",
-        "PREEMPT": "running requests are thrown out of the KV cache and computed again",
-        "STATE_POOL": "requests wait because the pool of recurrent state is full",
-        "LOAD": "the model is loaded, or its cold pages are read, inside the wait",
-        "WARMUP": "the first requests compile or capture what later ones reuse",
-        "INIT": "tokenising, template, grammar or images before the model runs",
-        "PREFILL": "the prompt is computed",
-        "PREFIX_MISS": "a known prompt head is computed again",
-        "SMALL_UBATCH": "the prompt is computed in pieces too small for the arithmetic",
-        "PREFILL_CPU": "the prompt is computed on a CPU at little more than decode speed",
-        "INTERFERENCE": "other requests' prefill holds this decode up",
-        "DECODE": "tokens are generated one by one; what bounds it is not proven",
-        "DECODE_BW": "decode runs at the memory bandwidth",
-        "DECODE_KV": "reading the KV cache dominates decode",
-        "OFFLOAD": "part of the model runs on the CPU",
-        "SPILL": "memory is over-committed and paged",
-        "KVQ_FALLBACK": "the quantised KV cache has no fast kernel here",
-        "COMM": "devices wait for each other",
-        "THREADS": "more threads than cores that are free",
-        "LAUNCH": "launching kernels takes longer than running them",
-        "SPEC_BAD": "drafting costs more than its accepted tokens save",
-        "REASONING": "hidden reasoning tokens come before the answer",
-        "BACKGROUND": "other requests of the same application",
-        "TAIL": "the end is held back after the last token",
-        "METER": "the number is wrong, or not what it seems",
-        "WINDOW": "an average over a window, idle time included: not a speed",
-        "EXPECTED": "healthy: the hardware's limit",
-        "UNKNOWN": "the log does not hold the evidence",
+        "QUEUE": Code("requests wait for a place", "queue", 0.2),
+        "KV_FULL": Code("requests wait because the KV cache is full", "queue"),
+        "PREEMPT": Code(
+            "running requests are thrown out of the KV cache and computed again", "queue"
+        ),
+        "STATE_POOL": Code("requests wait because the pool of recurrent state is full", "queue"),
+        "LOAD": Code(
+            "the model is loaded, or its cold pages are read, inside the wait", "load", 0.1
+        ),
+        "WARMUP": Code("the first requests compile or capture what later ones reuse"),
+        "INIT": Code("tokenising, template, grammar or images before the model runs", "init", 0.2),
+        "PREFILL": Code("the prompt is computed", "prefill", 0.2),
+        "PREFIX_MISS": Code("a known prefix of the prompt is computed again", "prefill", 0.1),
+        "SMALL_UBATCH": Code(
+            "the prompt is computed in pieces too small for the arithmetic", "prefill", 0.2
+        ),
+        "PREFILL_CPU": Code(
+            "the prompt is computed on a CPU at little more than decode speed", "prefill", 0.2
+        ),
+        "INTERFERENCE": Code("other requests' prefill holds this decode up", None, 0.2),
+        "DECODE": Code(
+            "tokens are generated one by one; the cause of their time is not proven", "decode", 0.2
+        ),
+        "DECODE_BW": Code("decode runs at the memory bandwidth", "decode", 0.2),
+        "DECODE_KV": Code("reading the KV cache dominates decode", "decode", 0.1),
+        "OFFLOAD": Code("part of the model runs on the CPU"),
+        "SPILL": Code("memory is over-committed and paged"),
+        "KVQ_FALLBACK": Code("the quantised KV cache has no fast kernel here", "decode"),
+        "COMM": Code("devices wait for each other", "decode"),
+        "THREADS": Code("more threads than cores that are free", "decode"),
+        "LAUNCH": Code("launching kernels takes longer than running them", "decode"),
+        "SPEC_BAD": Code("drafting costs more than its accepted tokens save", "decode"),
+        "REASONING": Code("hidden reasoning tokens come before the answer", "decode", 0.2),
+        "BACKGROUND": Code("other requests of the same application", "queue", 0.2),
+        "TAIL": Code("the end is held back after the last token", "tail", 0.1),
+        "METER": Code("the number is wrong, or does not mean a speed"),
+        "WINDOW": Code("an average over a window, idle time included: not a speed"),
+        "EXPECTED": Code("healthy: the hardware's limit", "prefill", 0.2),
+        "UNKNOWN": Code("the log does not hold the evidence"),
     }
 )
 CONFIDENCE = ("low", "medium", "high")
@@ -52,15 +74,11 @@ CONFIDENCE = ("low", "medium", "high")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceLine:
-    """One stated fact: where it stands and what it says, in numbers."""
+    """One stated fact: its place in a log and its numbers."""
 
-    text: str
     file: str | None = None
     line: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, ready for JSON."""
-        return {"file": self.file, "line": self.line, "text": self.text}
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,26 +106,16 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
-        return {
-            "code": self.code,
-            "meaning": CODES[self.code],
-            "says": self.says,
-            "phase": self.phase,
-            "share": self.share,
-            "seconds": self.seconds,
-            "confidence": self.confidence,
-            "evidence": [one.to_dict() for one in self.evidence],
-            "cures": [one.to_dict() for one in self.cures],
-            "missing": list(self.missing),
-        }
+        fields = asdict(self)
+        del fields["explains"]
+        return {"code": self.code, "meaning": CODES[self.code].meaning, **fields}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The findings in order, the wait they are shares of, and what to keep in mind.
+    """The findings in order, the wait they are shares of, and reasons to trust them less.
 
-    wait: seconds by phase over all requests, in the order of the phases; caveats: why to trust it
-    less.
+    wait: seconds by phase over all requests, in the order of the phases.
     """
 
     findings: tuple[Finding, ...]
@@ -122,5 +130,5 @@ class Diagnosis:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the first thing to say is that the evidence is missing."""
+        """Whether the first finding is that the evidence is missing."""
         return self.findings[0].code == "UNKNOWN"

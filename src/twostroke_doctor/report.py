@@ -54,7 +54,7 @@ def sentence(diagnosis: Diagnosis) -> str:
     first, total = diagnosis.findings[0], diagnosis.total_s
     if first.code == "UNKNOWN":
         return _unknown_sentence(diagnosis)
-    cause = f"{first.code}: {CODES[first.code]}"
+    cause = f"{first.code}: {CODES[first.code].meaning}"
     if first.share is None or not total:
         return f"{cause}."
     who = phase_name(first.phase).capitalize() if first.phase else "This"

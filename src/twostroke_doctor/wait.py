@@ -1,7 +1,7 @@
 """The wait of requests as seconds by phase, never more than was measured.
 
-What an engine's total leaves open stays open: `unaccounted`, or `inference` where the engine times
-both phases as one.
+The part of an engine's total that no phase explains stays open: it is `unaccounted`, or
+`inference` where the engine times both phases as one.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ def phase_seconds(record: RequestRecord) -> dict[str, float]:
 def total_seconds(record: RequestRecord) -> float:
     """Return the wait of one request as far as it is known."""
     return sum(phase_seconds(record).values())
+
+
+def seconds_in(phase: str, records: Iterable[RequestRecord]) -> float:
+    """Return the seconds that the requests are known to spend in one measured phase."""
+    return sum(getattr(record.phases, f"{phase}_s") or 0.0 for record in records)
 
 
 def wait_of(records: Iterable[RequestRecord]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from twostroke.advice import arithmetic
 from twostroke.predict.devices import DEVICES
 from twostroke_doctor import LogScanner, Parsed
 from twostroke_doctor.diagnose import diagnose
-from twostroke_doctor.given import MODELS, make_given
+from twostroke_doctor.given import make_given
 
 GB = 1e9
 
@@ -164,9 +164,9 @@ def test_d08_names_the_cache_that_cannot_go_back():
 
 
 def test_d10_the_gpu_is_at_its_roof_and_the_prompt_was_shorter():
-    shape = MODELS["llama-3.1-70b"]
+    width = make_given(model="llama-3.1-70b").attention_width
     linear = arithmetic.prefill_flop(70e9, 16384)
-    flop = arithmetic.prefill_flop(70e9, 16384, layers=shape.layers, width=shape.width)
+    flop = arithmetic.prefill_flop(70e9, 16384, layers=1, width=width)
     assert linear == pytest.approx(2.29e15, rel=2e-3)
     assert flop - linear == pytest.approx(0.35e15, rel=0.01)
     assert flop / DEVICES["a6000"].flops == pytest.approx(17.0, abs=0.1)
@@ -231,7 +231,7 @@ def test_d26_reads_a_numa_nodes_share_and_four_bits_are_a_third():
 
 def test_d31_blames_the_context():
     first = findings(by_name("D31"))[0]
-    each = arithmetic.kv_bytes_per_token(80, 8, 128)
+    each = make_given(model="deepseek-r1-70b").kv_bytes_per_token
     assert each == 320 * 1024
     assert 121_234 * each / 2**30 == pytest.approx(37.0, abs=0.05)
     assert "62 of 81 layers" in first.says and "37.0 GiB of KV" in first.says
@@ -263,7 +263,7 @@ def test_d39_saves_two_thirds():
 
 
 def test_d41_kv_outweighs_the_weights():
-    each = arithmetic.kv_bytes_per_token(32, 8, 128)
+    each = make_given(model="llama-3.1-8b").kv_bytes_per_token
     assert 16.06e9 / each == pytest.approx(122_500, rel=1e-3), "tokens at which KV equals weights"
     assert 90 * 8000 * each > 5 * 16.06e9
     text = "INFO 08-12 10:00:00 [kv_cache_utils.py:829] GPU KV cache size: 1,000,000 tokens\n"

@@ -1,184 +1,112 @@
-"""What two set-ups show side by side: KV type, drafting, threads, number of devices."""
+"""Causes that two set-ups show side by side: KV type, drafting, threads, number of devices."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
 from twostroke.advice import cure
 from twostroke.record import RequestRecord
-from twostroke_doctor.evidence import Evidence, fact_lines, model_seconds, record_lines
+from twostroke_doctor.evidence import Evidence, model_seconds
+from twostroke_doctor.evidence_lines import lines_of
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.rules.pairs import Pair, compared, slower_pairs
 from twostroke_doctor.runs import Run, number_of
 
 _SLOWER = 1.1  # a ratio of rates that is no noise
-_MUCH_SLOWER = 2.0
+_SLOWER_KV_DECODE = 1.5
+_SLOWER_KV_PREFILL = 2.0
 _BUSY = 0.25  # of the machine's CPU
 _SIXTEEN_BIT = ("f16", "bf16", "f32", "fp16")
 _BILLIONS = re.compile(r"[:\-_](\d{1,4}(?:\.\d{1,2})?)b\b")
-
-
-def _decode_of(records: list[RequestRecord]) -> float:
-    return sum(r.phases.decode_s or 0.0 for r in records)
-
-
-def _compared(
-    e: Evidence, *, code: str, slow: Run, fast: Run, says: str, what: str, key: str
-) -> Finding | None:
-    """A finding from two runs: the slow one's work at the fast one's rates."""
-    saved = sum(_saved(r, fast) for r in slow.records)
-    seconds = _decode_of(slow.records)
-    return Finding(
-        code=code,
-        says=says,
-        phase="decode",
-        share=e.share(seconds),
-        seconds=seconds or None,
-        confidence="high" if min(len(slow.records), len(fast.records)) >= 3 else "medium",
-        evidence=record_lines([*slow.records[:2], *fast.records[:2]]),
-        cures=(cure.exact(key, what, saved, f"the same tokens at the speed of {fast.name}"),),
-    )
-
-
-def _saved(record: RequestRecord, fast: Run) -> float:
-    saved, rates = 0.0, (fast.prefill_tok_s(), fast.decode_tok_s())
-    if rates[0] and record.prompt.new and record.phases.prefill_s:
-        saved += max(record.phases.prefill_s - record.prompt.new / rates[0], 0.0)
-    if rates[1] and record.output.total and record.phases.decode_s:
-        saved += max(record.phases.decode_s - (record.output.total - 1) / rates[1], 0.0)
-    return saved
-
-
-def _faster_pair(runs: list[Run], others: list[Run], least: float) -> tuple[Run, Run] | None:
-    """Return (slow, fast) where a run of `others` decodes faster than one of `runs`."""
-    for slow in runs:
-        for fast in others:
-            a, b = slow.decode_tok_s(), fast.decode_tok_s()
-            if a is not None and b is not None and b >= least * a:
-                return slow, fast
-    return None
+_USE_16_BITS = "Use 16-bit KV here, or a build whose kernels have this head size and KV type."
 
 
 def kvq_fallback(e: Evidence) -> Finding | None:
     """KVQ_FALLBACK: slower with a quantised KV cache, or a small model slower than a large."""
-    quantised = [r for r in e.runs if _is_quantised(r)]
-    plain = [r for r in e.runs if not _is_quantised(r)]
-    stated = [r for r in plain if r.fact("kv_type_k")]
-    pair = _slower_prefill(quantised, stated) or _faster_pair(quantised, stated, 1.5)
-    what = "Use 16-bit KV here, or a build whose kernels have this head size and KV type."
-    if pair is not None:
-        slow, fast = pair
-        rates = [(r.prefill_tok_s(), r.decode_tok_s()) for r in (slow, fast)]
-        says = (
-            f"with {_kv_type(slow)} KV: {_pair(rates[0])}; with 16 bits: {_pair(rates[1])}. "
-            "Attention has no fast kernel for the quantised cache"
-        )
-        found = _compared(
-            e, code="KVQ_FALLBACK", slow=slow, fast=fast, says=says, what=what, key="f16_kv"
-        )
-        if found is not None:
-            return _with_prefill(e, found, slow)
-    return _smaller_is_slower(e, quantised, what)
-
-
-def _with_prefill(e: Evidence, found: Finding, slow: Run) -> Finding:
-    """Both phases run attention: count both."""
-    explains = model_seconds(slow.records)
+    quantised = [run for run in e.runs if _kv_type(run) not in (None, *_SIXTEEN_BIT)]
+    plain = [run for run in e.runs if _kv_type(run) in _SIXTEEN_BIT]
+    by_prefill = slower_pairs(quantised, plain, Run.prefill_tok_s, _SLOWER_KV_PREFILL)
+    by_decode = slower_pairs(quantised, plain, Run.decode_tok_s, _SLOWER_KV_DECODE)
+    pair = next(by_prefill, None) or next(by_decode, None)
+    if pair is None:
+        return _smaller_is_slower(e, quantised)
+    slow = pair.slow
+    says = (
+        f"with {_kv_type(slow)} KV: {_rates_text(slow)}; with 16 bits: {_rates_text(pair.fast)}. "
+        "Attention has no fast kernel for the quantised cache"
+    )
+    found = compared(e, "KVQ_FALLBACK", pair, says, "f16_kv", _USE_16_BITS)
+    explains = model_seconds(slow.records)  # both phases run attention
     seconds = sum(explains.values())
-    facts = fact_lines([slow.fact("kv_type_k"), slow.fact("kv_type_v")])
+    types = lines_of(slow.fact("kv_type_k"), slow.fact("kv_type_v"))
     return replace(
         found,
         seconds=seconds,
         share=e.share(seconds),
-        evidence=facts + found.evidence,
         explains=explains,
+        evidence=types + found.evidence,
     )
 
 
-def _is_quantised(run: Run) -> bool:
-    return run.fact("kv_type_k") is not None and _kv_type(run) not in _SIXTEEN_BIT
-
-
-def _kv_type(run: Run) -> str:
+def _kv_type(run: Run) -> str | None:
     fact = run.fact("kv_type_k")
-    return str(fact.value).lower() if fact else ""
+    return str(fact.value).lower() if fact else None
 
 
-def _pair(rates: tuple[float | None, float | None]) -> str:
-    names = zip(("prefill", "decode"), rates, strict=True)
-    return ", ".join(f"{name} {rate:.4g} tok/s" for name, rate in names if rate is not None)
+def _rates_text(run: Run) -> str:
+    rates = (("prefill", run.prefill_tok_s()), ("decode", run.decode_tok_s()))
+    return ", ".join(f"{name} {rate:.4g} tok/s" for name, rate in rates if rate is not None)
 
 
-def _slower_prefill(runs: list[Run], others: list[Run]) -> tuple[Run, Run] | None:
-    for slow in runs:
-        for fast in others:
-            a, b = slow.prefill_tok_s(), fast.prefill_tok_s()
-            if a is not None and b is not None and b >= _MUCH_SLOWER * a:
-                return slow, fast
-    return None
-
-
-def _smaller_is_slower(e: Evidence, quantised: list[Run], what: str) -> Finding | None:
+def _smaller_is_slower(e: Evidence, quantised: list[Run]) -> Finding | None:
     """Under one quantised KV type, the smaller of two models decodes slower."""
-    by_size: dict[float, RequestRecord] = {}  # the fastest request of each size
+    fastest: dict[float, RequestRecord] = {}  # of each size
     for record in (r for run in quantised for r in run.records if r.decode_tok_s):
         size = _billions(record)
-        best = by_size.get(size) if size is not None else None
-        if size is not None and (best is None or _rate(record) > _rate(best)):
-            by_size[size] = record
-    sized = sorted(by_size.items())
-    for (small, slow), (large, fast) in pairwise(sized):
-        a, b = _rate(slow), _rate(fast)
-        if b < _SLOWER * a:
+        if size is not None and _rate(record) > _rate(fastest.get(size)):
+            fastest[size] = record
+    for (small, slow), (large, fast) in pairwise(sorted(fastest.items())):
+        if _rate(fast) < _SLOWER * _rate(slow):
             continue
-        explains = model_seconds([slow])
-        seconds = sum(explains.values())
-        return Finding(
-            code="KVQ_FALLBACK",
-            says=(
-                f"with {_kv_type(quantised[0])} KV the {small:g}B model decodes at {a:.3g} "
-                f"tok/s and the {large:g}B model at {b:.3g}: the small one's head size has no "
-                "fast kernel"
-            ),
-            phase="decode",
-            share=e.share(seconds),
-            seconds=seconds,
-            confidence="medium",
-            evidence=fact_lines([quantised[0].fact("kv_type_k")]) + record_lines([slow, fast]),
-            cures=(cure.unpredicted("f16_kv", what),),
-            explains=explains,
+        return e.finding(
+            "KVQ_FALLBACK",
+            f"with {_kv_type(quantised[0])} KV the {small:g}B model decodes at {_rate(slow):.3g} "
+            f"tok/s and the {large:g}B model at {_rate(fast):.3g}: the small one's head size has "
+            "no fast kernel",
+            explains=model_seconds([slow]),
+            shown=(quantised[0].fact("kv_type_k"), [slow, fast]),
+            cures=(cure.unpredicted("f16_kv", _USE_16_BITS),),
         )
     return None
 
 
-def _rate(record: RequestRecord) -> float:
-    return record.decode_tok_s or 0.0
+def _rate(record: RequestRecord | None) -> float:
+    return (record.decode_tok_s if record else None) or 0.0
 
 
 def _billions(record: RequestRecord) -> float | None:
-    """Read the size out of a model's name: gemma3:4b is 4."""
+    """Read the size in a model's name: gemma3:4b is 4."""
     found = _BILLIONS.search((record.model or "").lower())
     return float(found.group(1)) if found else None
 
 
 def spec_bad(e: Evidence) -> Finding | None:
     """SPEC_BAD: the same set-up is faster without drafting."""
-    drafting = [r for r in e.runs if _acceptance(r) is not None]
-    plain = [r for r in e.runs if _acceptance(r) is None and r.records]
-    pair = _faster_pair(drafting, plain, 1.0)
+    drafting = [run for run in e.runs if _acceptance(run) is not None]
+    plain = [run for run in e.runs if _acceptance(run) is None and run.records]
+    pair = next(slower_pairs(drafting, plain, Run.decode_tok_s, 1.0), None)
     if pair is None:
         return None
-    slow, fast = pair
-    rates = (slow.decode_tok_s() or 0.0, fast.decode_tok_s() or 0.0)
     says = (
-        f"with drafting {rates[0]:.3g} tok/s ({_acceptance(slow):.0%} accepted), without "
-        f"{rates[1]:.3g}: it pays only above an accepted length of 1 + k * draft cost / target cost"
+        f"with drafting {pair.slow_rate:.3g} tok/s ({_acceptance(pair.slow):.0%} accepted), "
+        f"without {pair.fast_rate:.3g}: it pays only above an accepted length of 1 + k * draft "
+        "cost / target cost"
     )
     what = "Switch drafting off, or draft fewer tokens with a cheaper or better draft model."
-    return _compared(
-        e, code="SPEC_BAD", slow=slow, fast=fast, says=says, what=what, key="no_drafts"
-    )
+    return compared(e, "SPEC_BAD", pair, says, "no_drafts", what)
 
 
 def _acceptance(run: Run) -> float | None:
@@ -198,21 +126,42 @@ def threads(e: Evidence) -> Finding | None:
 
 
 def _fewer_is_faster(e: Evidence) -> Finding | None:
-    counted = [(run, n) for run in e.runs if (n := run.number("threads"))]
-    for slow, many in counted:
-        for fast, few in counted:
-            a, b = slow.decode_tok_s(), fast.decode_tok_s()
-            if few >= many or a is None or b is None or b < _SLOWER * a:
-                continue
-            says = (
-                f"{many:.0f} threads decode at {a:.3g} tok/s and {few:.0f} at {b:.3g}: more "
-                "threads than free cores wait for each other"
-            )
-            what = f"Decode with {few:.0f} threads (--threads); prefill may keep more."
-            return _compared(
-                e, code="THREADS", slow=slow, fast=fast, says=says, what=what, key="fewer_threads"
-            )
+    found = _more_is_slower(e, lambda run: run.number("threads") or 0)
+    if found is None:
+        return None
+    pair, many, few = found
+    says = (
+        f"{many:.0f} threads decode at {pair.slow_rate:.3g} tok/s and {few:.0f} at "
+        f"{pair.fast_rate:.3g}: more threads than free cores wait for each other"
+    )
+    what = f"Decode with {few:.0f} threads (--threads); prefill may keep more."
+    return compared(e, "THREADS", pair, says, "fewer_threads", what)
+
+
+def comm(e: Evidence) -> Finding | None:
+    """COMM: more devices, slower decode."""
+    found = _more_is_slower(e, _num_devices)
+    if found is None:
+        return None
+    pair, many, few = found
+    says = f"{many} devices decode at {pair.slow_rate:.3g} tok/s and {few} at {pair.fast_rate:.3g}"
+    what = f"Use {few} devices where the model fits, or a faster link between them."
+    return compared(e, "COMM", pair, says, "fewer_devices", what)
+
+
+def _more_is_slower(e: Evidence, count: Callable[[Run], float]) -> tuple[Pair, float, float] | None:
+    """Return the first pair whose slow run has more of something, and both counts of it."""
+    counted = [run for run in e.runs if count(run)]
+    for pair in slower_pairs(counted, counted, Run.decode_tok_s, _SLOWER):
+        many, few = count(pair.slow), count(pair.fast)
+        if few < many:
+            return pair, many, few
     return None
+
+
+def _num_devices(run: Run) -> int:
+    labels = {f.label for f in run.facts if f.name == "model_buffer_bytes" and number_of(f)}
+    return sum(1 for label in labels if label and "cpu" not in label.lower())
 
 
 def _more_than_cores(e: Evidence) -> Finding | None:
@@ -221,59 +170,29 @@ def _more_than_cores(e: Evidence) -> Finding | None:
     if used is None or cores is None or used <= cores or not seconds:
         return None
     what = f"Decode with {cores} threads (--threads); prefill may keep more (--threads-batch)."
-    return Finding(
-        code="THREADS",
-        says=f"{used:.0f} threads run on {cores} cores",
-        phase="decode",
-        share=e.share(seconds),
+    return e.finding(
+        "THREADS",
+        f"{used:.0f} threads run on {cores} cores",
         seconds=seconds,
-        confidence="medium",
-        evidence=fact_lines([e.fact("threads"), e.fact("threads_available")]),
+        shown=(e.fact("threads"), e.fact("threads_available")),
         cures=(cure.between("fewer_threads", what, 0.0, seconds, "at most the time of decode"),),
     )
 
 
 def _cores_taken(e: Evidence) -> Finding | None:
-    """Somebody else kept the machine busy while nothing was asked of the server."""
+    """Other processes kept the machine busy while nothing was asked of the server."""
     busy = e.number("cpu_busy_share")
     explains = model_seconds(e.records)
-    seconds = sum(explains.values())
-    if busy is None or busy < _BUSY or not seconds:
+    if busy is None or busy < _BUSY or not explains:
         return None
     what = "Stop or move what takes the CPU, or give the server fewer threads than cores are free."
-    high = seconds * min(busy, 1.0)
-    return Finding(
-        code="THREADS",
-        says=(
-            f"{busy:.0%} of this machine's CPU was taken by others before anything was asked: "
-            "the server's threads share their cores"
-        ),
-        phase="decode" if e.phase_s("decode") >= e.phase_s("prefill") else "prefill",
-        share=e.share(seconds),
-        seconds=seconds,
-        confidence="medium",
-        evidence=fact_lines([e.fact("cpu_busy_share")]),
-        cures=(cure.between("free_cores", what, 0.0, high, "at most the share that was taken"),),
+    high = sum(explains.values()) * min(busy, 1.0)
+    return e.finding(
+        "THREADS",
+        f"{busy:.0%} of this machine's CPU was taken by others before anything was asked: "
+        "the server's threads share their cores",
+        phase=e.larger_phase(),
         explains=explains,
+        shown=(e.fact("cpu_busy_share"),),
+        cures=(cure.between("free_cores", what, 0.0, high, "at most the share that was taken"),),
     )
-
-
-def comm(e: Evidence) -> Finding | None:
-    """COMM: more devices, slower decode."""
-    counted = [(run, _num_devices(run)) for run in e.runs]
-    for slow, many in counted:
-        for fast, few in counted:
-            a, b = slow.decode_tok_s(), fast.decode_tok_s()
-            if not 0 < few < many or a is None or b is None or b < _SLOWER * a:
-                continue
-            says = f"{many} devices decode at {a:.3g} tok/s and {few} at {b:.3g}"
-            what = f"Use {few} devices where the model fits, or a faster link between them."
-            return _compared(
-                e, code="COMM", slow=slow, fast=fast, says=says, what=what, key="fewer_devices"
-            )
-    return None
-
-
-def _num_devices(run: Run) -> int:
-    labels = {f.label for f in run.facts if f.name == "model_buffer_bytes" and number_of(f)}
-    return sum(1 for label in labels if label and "cpu" not in label.lower())

@@ -6,16 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from twostroke.advice import arithmetic, cure
 from twostroke.record import WindowRecord
-from twostroke_doctor.evidence import Evidence, fact_lines, record_lines, window_lines
+from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
-from twostroke_doctor.rules.queue import KV_FULL_USAGE
-from twostroke_doctor.rules.rates import context_of, read_bytes
+from twostroke_doctor.rules.rates import context_of
+from twostroke_doctor.rules.windows import KV_FULL_USAGE
 from twostroke_doctor.runs import Run, has_decode_rate
 
 _MUCH_SLOWER = 2.0
+_FULLER = 1.5
 _CONTEXT_RATIO = 2.0
 _TPOT_RATIO = 1.3
 _MIN_KV_SHARE = 0.3
+_LESS_KV = cure.unpredicted(
+    "less_kv", "Read less KV: 8-bit KV, a shorter history, a model with fewer KV heads or windows."
+)
 
 
 def decode_kv(e: Evidence) -> Finding | None:
@@ -27,12 +31,8 @@ def decode_kv(e: Evidence) -> Finding | None:
     return _kv_over_weights(e)
 
 
-_LESS_KV = cure.unpredicted(
-    "less_kv", "Read less KV: 8-bit KV, a shorter history, a model with fewer KV heads or windows."
-)
-
-
 def _slope(e: Evidence, run: Run) -> Finding | None:
+    """The time of a token grows with the context of its request."""
     timed = [r for r in run.records if has_decode_rate(r) and context_of(r)]
     contexts = [float(context_of(r) or 0) for r in timed]
     each = [1 / (r.decode_tok_s or 1) for r in timed]
@@ -42,57 +42,46 @@ def _slope(e: Evidence, run: Run) -> Finding | None:
     near, far = (each[contexts.index(pick(contexts))] for pick in (min, max))
     if fit is None or fit[1] <= 0 or far < _TPOT_RATIO * near:
         return None
+    slope = fit[1]
     tokens = [(r.output.total or 1) - 1 for r in timed]
-    seconds = sum(min(fit[1] * c, t) * n for c, t, n in zip(contexts, each, tokens, strict=True))
-    if (e.share(seconds) or 0.0) < 0.1 or fit[1] * max(contexts) < _MIN_KV_SHARE * far:
+    seconds = sum(min(slope * c, t) * n for c, t, n in zip(contexts, each, tokens, strict=True))
+    if not e.is_enough("DECODE_KV", seconds) or slope * max(contexts) < _MIN_KV_SHARE * far:
         return None
     says = (
         f"a token takes {near * 1000:.1f} ms at {min(contexts):,.0f} tokens of context and "
-        f"{far * 1000:.1f} ms at {max(contexts):,.0f}: {fit[1] * 1e6:.2f} ms more for each 1,000"
+        f"{far * 1000:.1f} ms at {max(contexts):,.0f}: {slope * 1e6:.2f} ms more for each 1,000"
     )
     if e.given.kv_bytes_per_token:
-        speed = e.given.kv_bytes_per_token / fit[1]
-        says += f", which reads KV at {speed / 1e9:.0f} GB/s"
-    return Finding(
-        code="DECODE_KV",
-        says=says,
-        phase="decode",
-        share=e.share(seconds),
+        says += f", which reads KV at {e.given.kv_bytes_per_token / slope / 1e9:.0f} GB/s"
+    what, basis = (
+        "Halve the KV bytes (8-bit KV) or the context.",
+        "half of what grows with the context",
+    )
+    return e.finding(
+        "DECODE_KV",
+        says,
         seconds=seconds,
         confidence="high" if len(timed) > 2 else "medium",
-        evidence=record_lines(timed),
-        cures=(
-            cure.between(
-                "half_kv",
-                "Halve the KV bytes (8-bit KV) or the context.",
-                0.0,
-                seconds / 2,
-                "half of what grows with the context",
-            ),
-            _LESS_KV,
-        ),
+        shown=(timed,),
+        cures=(cure.between("half_kv", what, 0.0, seconds / 2, basis), _LESS_KV),
     )
 
 
 def _falling(e: Evidence, run: Run) -> Finding | None:
-    """The same number of running requests, less output, more KV, and nobody thrown out."""
+    """The same number of running requests, less output, more KV, and no request thrown out."""
     known = [w for w in run.windows if w.running and w.output_tok_s and w.kv_usage is not None]
     if any(w.preemptions or w.waiting for w in known) or e.number("preemptions_total"):
         return None
-    for one, two in _fastest_and_slowest(known):
-        a, b = one.output_tok_s or 0.0, two.output_tok_s or 0.0
-        kv_a, kv_b = one.kv_usage or 0.0, two.kv_usage or 0.0
-        if a < _MUCH_SLOWER * b or not kv_a * 1.5 <= kv_b < KV_FULL_USAGE:
+    for fast, slow in _fastest_and_slowest(known):
+        high, low = fast.output_tok_s or 0.0, slow.output_tok_s or 0.0
+        before, after = fast.kv_usage or 0.0, slow.kv_usage or 0.0
+        if high < _MUCH_SLOWER * low or not before * _FULLER <= after < KV_FULL_USAGE:
             continue
-        return Finding(
-            code="DECODE_KV",
-            says=(
-                f"{one.running} requests give {a:,.0f} tok/s at {kv_a:.0%} of the KV cache and "
-                f"{b:,.0f} at {kv_b:.0%}, with nobody waiting or thrown out: reading KV takes over"
-            ),
-            phase="decode",
-            confidence="medium",
-            evidence=window_lines([one, two]),
+        return e.finding(
+            "DECODE_KV",
+            f"{fast.running} requests give {high:,.0f} tok/s at {before:.0%} of the KV cache and "
+            f"{low:,.0f} at {after:.0%}, with nobody waiting or thrown out: reading KV takes over",
+            shown=([fast, slow],),
             cures=(_LESS_KV,),
         )
     return None
@@ -106,27 +95,25 @@ def _fastest_and_slowest(
     for window in windows:
         groups.setdefault(window.running or 0, []).append(window)
     for group in groups.values():
-        yield (
-            max(group, key=lambda w: w.output_tok_s or 0.0),
-            min(group, key=lambda w: w.output_tok_s or 0.0),
-        )
+        rates = [w.output_tok_s or 0.0 for w in group]
+        yield group[rates.index(max(rates))], group[rates.index(min(rates))]
 
 
 def _kv_over_weights(e: Evidence) -> Finding | None:
     """The tokens in the cache weigh more than the weights: each step reads them all."""
-    size, each, capacity = read_bytes(e), e.given.kv_bytes_per_token, e.number("kv_tokens")
+    size, each, capacity = e.given.read_bytes, e.given.kv_bytes_per_token, e.number("kv_tokens")
     busy = [w for w in e.windows if w.kv_usage and w.running]
     if not (size and each and capacity and busy):
         return None
     top = max(busy, key=lambda w: w.kv_usage or 0.0)
-    kv = (top.kv_usage or 0.0) * capacity * each
-    if kv <= size or (top.kv_usage or 0.0) >= KV_FULL_USAGE or top.waiting:
+    usage = top.kv_usage or 0.0
+    kv = usage * capacity * each
+    if kv <= size or usage >= KV_FULL_USAGE or top.waiting:
         return None
-    return Finding(
-        code="DECODE_KV",
-        says=f"each step reads {kv / 1e9:.1f} GB of KV and {size / 1e9:.1f} GB of weights",
-        phase="decode",
+    return e.finding(
+        "DECODE_KV",
+        f"each step reads {kv / 1e9:.1f} GB of KV and {size / 1e9:.1f} GB of weights",
         confidence="high",
-        evidence=window_lines([top]) + fact_lines([e.fact("kv_tokens")]),
+        shown=([top], e.fact("kv_tokens")),
         cures=(_LESS_KV,),
     )

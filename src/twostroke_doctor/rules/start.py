@@ -1,17 +1,16 @@
-"""LOAD, WARMUP, INIT: what happens before the model computes the prompt."""
+"""LOAD and WARMUP: loading the model and first requests that compile, inside the wait."""
 
 from __future__ import annotations
 
 from statistics import median
+from typing import NamedTuple
 
 from twostroke.advice import cure
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, RequestRecord
-from twostroke_doctor.evidence import Evidence, fact_lines, record_lines
+from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
 from twostroke_doctor.runs import Run, has_decode_rate, has_prefill_rate
 
-MIN_LOAD_SHARE = 0.1
-MIN_INIT_SHARE = 0.2
 _COLD_S = 1.0  # a short prompt that takes longer than this, and
 _COLD_RATIO = 5.0  # than so many times its tokens at decode speed, waits for cold weights
 _MIN_START_S = 5.0
@@ -23,8 +22,8 @@ _MAX_CACHED = 0.2  # of a later prompt: a hit would explain its speed
 def cold_s(record: RequestRecord) -> float:
     """Return the seconds of a short prompt that neither prefill nor decode speed explains.
 
-    A prompt token costs at most what an output token does, so what is above that is waiting for
-    weights to come from the disk.
+    A prompt token costs at most as much as an output token, so the seconds above that are waiting
+    for weights to come from the disk.
     """
     new, seconds, rate = record.prompt.new, record.phases.prefill_s, record.decode_tok_s
     if not new or not seconds or not rate or new >= MIN_TOKENS_FOR_PREFILL_RATE:
@@ -37,52 +36,56 @@ def load(e: Evidence) -> Finding | None:
     """LOAD: load time inside the wait, or cold weights behind a short prompt."""
     loading, cold = e.phase_s("load"), sum(cold_s(r) for r in e.records)
     seconds = loading + cold
-    share = e.share(seconds)
-    if share is None or share < MIN_LOAD_SHARE:
+    if not e.is_enough("LOAD", seconds):
         return _start_outside(e)
     hit = [r for r in e.records if r.phases.load_s or cold_s(r)]
+    is_derived = any(r.id == "probe/first" and "time_derived" in r.meter.flags for r in hit)
     says = f"loading takes {seconds:.2f} s of the wait"
     if cold:
         says += (
             f"; {cold:.2f} s of it were booked as prefill of fewer than "
             f"{MIN_TOKENS_FOR_PREFILL_RATE} tokens: cold weights coming from the disk"
         )
-    derived = [r for r in hit if r.id == "probe/first" and "time_derived" in r.meter.flags]
-    if derived:
+    if is_derived:
         says += (
-            "; it is how much later the first contact's token came than the next: load or warm-up"
+            "; by so much the first contact's token came later than the next one's: load or warm-up"
         )
-    basis = "what loading took inside these requests"
     what = "Keep the model loaded (keep-alive), or load it before the first request comes."
-    return Finding(
-        code="LOAD",
-        says=says,
-        phase="load",
-        share=share,
+    basis = "the time of loading inside these requests"
+    return e.finding(
+        "LOAD",
+        says,
         seconds=seconds,
-        confidence="medium" if cold > loading or derived else "high",
-        evidence=record_lines(hit),
+        confidence="medium" if cold > loading or is_derived else "high",
+        shown=(hit,),
         cures=(cure.exact("keep_loaded", what, seconds, basis),),
     )
 
 
 def _start_outside(e: Evidence) -> Finding | None:
-    """An engine start that no request's record holds; who met it waited for it."""
-    start = e.fact("runner_start_s")
+    """An engine start that no request's record holds; a request that met it waited for it."""
     seconds = e.number("runner_start_s") or 0.0
-    if start is None or seconds < _MIN_START_S or e.phase_s("load"):
+    if seconds < _MIN_START_S or e.phase_s("load"):
         return None
     what = "Keep the model loaded (keep-alive)."
-    return Finding(
-        code="LOAD",
-        says=f"the engine took {seconds:.1f} s to start; a request that met this waited for it",
-        phase="load",
+    return e.finding(
+        "LOAD",
+        f"the engine took {seconds:.1f} s to start; a request that met this waited for it",
         seconds=seconds,
+        is_in_wait=False,
         confidence="low",
-        evidence=fact_lines([start]),
+        shown=(e.fact("runner_start_s"),),
         cures=(cure.exact("keep_loaded", what, seconds, "one start"),),
         missing=("whether a request waited for this start",),
     )
+
+
+class _Excess(NamedTuple):
+    """How much slower the first request of a run is in one phase."""
+
+    phase: str
+    seconds: float
+    ratio: float
 
 
 def warmup(e: Evidence) -> Finding | None:
@@ -91,41 +94,35 @@ def warmup(e: Evidence) -> Finding | None:
         excess = _first_excess(run)
         if excess is None:
             continue
-        seconds, ratio, what = excess
-        cure_text = "Warm up with the real shapes before serving; leave the first out of averages."
-        return Finding(
-            code="WARMUP",
-            says=f"the first request's {what} is {ratio:.0f} times slower than the later ones'",
-            phase=what,
-            share=e.share(seconds),
-            seconds=seconds,
+        what = "Warm up with the real shapes before serving; leave the first out of averages."
+        basis = "first request minus its later speed"
+        return e.finding(
+            "WARMUP",
+            f"the first request's {excess.phase} is {excess.ratio:.0f} times slower than the "
+            "later ones'",
+            phase=excess.phase,
+            seconds=excess.seconds,
             confidence="high" if len(run.records) > 2 else "medium",
-            evidence=(
-                *fact_lines([run.fact("warmup_s")]),
-                *record_lines([run.records[0], *run.records[1:4]]),
-            ),
-            cures=(
-                cure.exact("warm_up", cure_text, seconds, "first request minus its later speed"),
-            ),
+            shown=(run.fact("warmup_s"), run.records[:4]),
+            cures=(cure.exact("warm_up", what, excess.seconds, basis),),
         )
     return None
 
 
-def _first_excess(run: Run) -> tuple[float, float, str] | None:
-    """Return (seconds, ratio, phase) by which the first request is slower."""
+def _first_excess(run: Run) -> _Excess | None:
     if len(run.records) < 2:
         return None
     first, later = run.records[0], run.records[1:]
     rates = [r.decode_tok_s for r in later if has_decode_rate(r) and r.decode_tok_s]
     if has_decode_rate(first) and first.decode_tok_s and rates and first.phases.decode_s:
-        found = _slower(first.decode_tok_s, rates, later[0].decode_tok_s)
-        if found is not None:
-            return first.phases.decode_s * (1 - 1 / found), found, "decode"
+        ratio = _ratio(first.decode_tok_s, rates, later[0].decode_tok_s)
+        if ratio is not None:
+            return _Excess("decode", first.phases.decode_s * (1 - 1 / ratio), ratio)
     rates = [r.prefill_tok_s for r in later if _is_uncached(r) and r.prefill_tok_s]
     if has_prefill_rate(first) and first.prefill_tok_s and rates and first.phases.prefill_s:
-        found = _slower(first.prefill_tok_s, rates, rates[0])
-        if found is not None:
-            return first.phases.prefill_s * (1 - 1 / found), found, "prefill"
+        ratio = _ratio(first.prefill_tok_s, rates, rates[0])
+        if ratio is not None:
+            return _Excess("prefill", first.phases.prefill_s * (1 - 1 / ratio), ratio)
     return None
 
 
@@ -136,32 +133,9 @@ def _is_uncached(record: RequestRecord) -> bool:
     return has_prefill_rate(record) and known
 
 
-def _slower(first: float, later: list[float], second: float | None) -> float | None:
+def _ratio(first: float, later: list[float], second: float | None) -> float | None:
     """Return how many times slower, None unless the second request is already fast."""
     ratio = median(later) / first
     least = _WARMUP_RATIO if len(later) > 1 else _WARMUP_RATIO_OF_TWO
     already_fast = second is not None and second >= least * first
     return ratio if ratio >= least and already_fast else None
-
-
-def init(e: Evidence) -> Finding | None:
-    """INIT: tokenising, template, grammar or images take a good part of the wait."""
-    seconds = e.phase_s("init")
-    share = e.share(seconds)
-    if share is None or share < MIN_INIT_SHARE:
-        return None
-    hit = [r for r in e.records if r.phases.init_s]
-    what = (
-        "Look at what is done before the model runs: a template with many special tokens, "
-        "a grammar compiled anew, images encoded, too few tokeniser workers."
-    )
-    return Finding(
-        code="INIT",
-        says=f"{seconds:.2f} s go before the model computes anything",
-        phase="init",
-        share=share,
-        seconds=seconds,
-        confidence="high",
-        evidence=record_lines(hit),
-        cures=(cure.between("less_init", what, 0.0, seconds, "at most the time of init"),),
-    )
