@@ -11,7 +11,6 @@ from pathlib import Path
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
-from twostroke.predict.cost import layer_token_bytes
 from twostroke.predict.devices import DEVICES
 from twostroke.predict.kv_format import kv_format
 from twostroke.predict.shape import ModelShape
@@ -48,6 +47,8 @@ class Given:
         """Bytes of K and V of one token at 16 bits a value, None where the shape is unknown."""
         if self.shape is None or self.shape.layers is None:
             return None
+        from twostroke.predict.cost import layer_token_bytes
+
         stored = kv_format("f16")
         return sum(n * layer_token_bytes(one, stored) for one, n in self.shape.grouped_layers())
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from twostroke.dataclass import dataclass
 from twostroke.formats.ggml_types import GGMLType
-from twostroke.model.config import ModelConfig
-from twostroke.model.weights import ModelWeights, Weight
+
+if TYPE_CHECKING:  # both load NumPy, which the doctor does without
+    from twostroke.model.config import ModelConfig
+    from twostroke.model.weights import ModelWeights, Weight
 
 _FP32_TYPES = (GGMLType.F32, GGMLType.F16)
 
