@@ -1,3 +1,5 @@
+"""The sandbox of chat templates: published ones work, none reaches out, each bound holds."""
+
 from __future__ import annotations
 
 import datetime
@@ -7,8 +9,10 @@ from typing import Any
 import jinja2
 import pytest
 
-from twostroke.text import sandbox
-from twostroke.text.sandbox import BoundExceeded, RaisedByTemplate, Run, Sandbox, render
+from twostroke.text import sandbox_bounds
+from twostroke.text.sandbox import Sandbox, render
+from twostroke.text.sandbox_bounds import BoundExceeded, Run
+from twostroke.text.sandbox_functions import RaisedByTemplate
 
 NOW = datetime.datetime(2026, 11, 30, 17, 36)
 
@@ -110,7 +114,7 @@ def test_every_bound_stops_a_template_within_a_second(source: str) -> None:
 
 
 def test_the_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "MAX_CHARS", 1000)
+    monkeypatch.setattr(sandbox_bounds, "MAX_CHARS", 1000)
     assert len(_render("{% for i in range(999) %}x{% endfor %}")) == 999
     with pytest.raises(BoundExceeded, match="1000"):
         _render("{% for i in range(1001) %}x{% endfor %}")

@@ -33,7 +33,8 @@ from twostroke.text.tokenizer import Segment, Tokenizer
 if TYPE_CHECKING:
     import jinja2
 
-    from twostroke.text.sandbox import Run, Sandbox
+    from twostroke.text.sandbox import Sandbox
+    from twostroke.text.sandbox_bounds import Run
 
 __all__ = ["ChatTemplate", "MessagePart", "Rendered", "encode_chat"]
 
@@ -155,16 +156,18 @@ class ChatTemplate:
         variables: Mapping[str, object],
         now: datetime.datetime,
     ) -> str:
-        from twostroke.text import sandbox
+        from twostroke.text.sandbox import render
+        from twostroke.text.sandbox_bounds import BoundExceeded, Run
+        from twostroke.text.sandbox_functions import RaisedByTemplate
 
-        run = sandbox.Run(messages, now)
+        run = Run(messages, now)
         try:
-            return sandbox.render(self._template()[0], run, {**variables, "messages": messages})
-        except sandbox.RaisedByTemplate as error:
+            return render(self._template()[0], run, {**variables, "messages": messages})
+        except RaisedByTemplate as error:
             raise TemplateError(
                 f"the model's chat template refused: {error}{_turn(run)}", param="messages"
             ) from None
-        except sandbox.BoundExceeded as error:
+        except BoundExceeded as error:
             raise TemplateError(
                 f"the chat template was stopped: {error}{_turn(run)}", param="messages"
             ) from None
@@ -204,7 +207,7 @@ def encode_chat(
 
 
 def _turn(run: Run) -> str:
-    from twostroke.text.sandbox import message_reached
+    from twostroke.text.sandbox_bounds import message_reached
 
     index = message_reached(run)
     return "" if index is None else f" (at message {index + 1})"
@@ -223,7 +226,7 @@ def _compile(source: str) -> tuple[jinja2.Template, frozenset[str]]:
     Raises:
         TemplateError: too long, or not a template.
     """
-    from twostroke.text.sandbox import MAX_SOURCE_CHARS
+    from twostroke.text.sandbox_bounds import MAX_SOURCE_CHARS
 
     if len(source) > MAX_SOURCE_CHARS:
         raise TemplateError(
