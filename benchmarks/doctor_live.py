@@ -33,7 +33,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from twostroke_doctor import Parsed
 from twostroke_doctor.diagnose import diagnose
 from twostroke_doctor.probe import Limits, make_plan, run_plan
-from twostroke_doctor.probe_machine import cpu_busy_share
+from twostroke_doctor.probe.machine import cpu_busy_share
 from twostroke_doctor.report import text_page
 
 EXPECTED = {"stable": "DECODE", "cold": "PREFIX_MISS", "taken": "THREADS"}

@@ -9,12 +9,12 @@ import pytest
 from tests.doctor.fake_endpoint import FakeEndpoint
 from twostroke.errors import ConfigError, TwoStrokeError
 from twostroke_doctor import Parsed
-from twostroke_doctor import probe as probing
 from twostroke_doctor.diagnose import diagnose
 from twostroke_doctor.probe import Limits, make_plan, run_plan
-from twostroke_doctor.probe_client import MAX_REPLY_BYTES, parse_endpoint
-from twostroke_doctor.probe_machine import cpu_busy_share
-from twostroke_doctor.probe_metrics import read_metrics, window_between
+from twostroke_doctor.probe.client import MAX_REPLY_BYTES
+from twostroke_doctor.probe.endpoint import parse_endpoint
+from twostroke_doctor.probe.machine import cpu_busy_share
+from twostroke_doctor.probe.metrics import read_metrics, window_between
 
 FAST = Limits(requests=12, seconds=20, tokens=20_000)
 
@@ -22,7 +22,7 @@ FAST = Limits(requests=12, seconds=20, tokens=20_000)
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
     """Other tests may keep this machine busy: that is not what these are about."""
-    monkeypatch.setattr(probing, "cpu_busy_share", lambda: 0.02)
+    monkeypatch.setattr("twostroke_doctor.probe.run.cpu_busy_share", lambda: 0.02)
 
 
 def ask(limits=FAST, *, words=400, said=None, **behaviour):
@@ -144,7 +144,7 @@ def test_a_server_that_refuses_stream_options_is_asked_again_without():
 
 
 def test_a_busy_machine_is_threads(monkeypatch):
-    monkeypatch.setattr(probing, "cpu_busy_share", lambda: 0.9)
+    monkeypatch.setattr("twostroke_doctor.probe.run.cpu_busy_share", lambda: 0.9)
     parsed, _ = ask()
     first = diagnose(parsed).findings[0]
     assert first.code == "THREADS" and "90%" in first.says
@@ -189,7 +189,7 @@ def test_an_endless_reply_ends_with_the_time_allowed():
 
 
 def test_a_reply_without_end_is_cut_by_bytes(monkeypatch):
-    monkeypatch.setattr("twostroke_doctor.probe_client.MAX_REPLY_BYTES", 20_000)
+    monkeypatch.setattr("twostroke_doctor.probe.client.MAX_REPLY_BYTES", 20_000)
     said = []
     with pytest.raises(TwoStrokeError):
         ask(

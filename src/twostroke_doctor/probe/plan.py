@@ -12,13 +12,14 @@ from collections.abc import Iterator
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
-from twostroke_doctor.probe_client import Endpoint, parse_endpoint
+from twostroke_doctor.probe.endpoint import Endpoint, parse_endpoint
 
 TOKENS_A_WORD = 1.5  # upper bound used for limits; common words take one token
 SHORT_WORDS = 24
 SHORT_OUTPUT = 8
 LONG_OUTPUT = 64
 NUM_LOOKS = 4  # GETs: what server, which models, its metrics before and after
+PAIR = ("pair-1", "pair-2")  # sent at once
 _COMMON = (
     "time year people way day man thing woman life child world school state family student group "
     "country problem hand part place case week company system program question work government "
@@ -110,8 +111,7 @@ def make_plan(
         Step("again", prompt_tokens, SHORT_OUTPUT, "the prefix cache", same_as="unseen"),
         Step("control", prompt_tokens, SHORT_OUTPUT, "unseen, of the same length: no warm-up"),
         Step("long", SHORT_WORDS, LONG_OUTPUT, "decode and tail"),
-        Step("pair-1", SHORT_WORDS, LONG_OUTPUT // 2, "two at once: the queue"),
-        Step("pair-2", SHORT_WORDS, LONG_OUTPUT // 2, "two at once: the queue"),
+        *(Step(name, SHORT_WORDS, LONG_OUTPUT // 2, "two at once: the queue") for name in PAIR),
     )
     kept = _within(steps, limits)
     if not kept:

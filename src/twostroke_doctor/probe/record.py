@@ -18,8 +18,8 @@ from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.llama_server import draft_from_timings, is_timings
 from twostroke_doctor.parsers.ollama import draft_from_reply
 from twostroke_doctor.parsers.openai_usage import add_usage
-from twostroke_doctor.probe_client import Reply
-from twostroke_doctor.probe_plan import Step
+from twostroke_doctor.probe.plan import PAIR, Step
+from twostroke_doctor.probe.reply import Reply
 
 CONTROL = "control"
 ID_PREFIX = "probe/"
@@ -117,8 +117,8 @@ def settle(records: dict[str, RequestRecord]) -> dict[str, RequestRecord]:
         return out
     if (first := records.get("first")) is not None and first.phases.load_s is None:
         out["first"] = _moved(first, "load_s", floor)
-    pair = [records[name] for name in ("pair-1", "pair-2") if name in records]
-    if len(pair) == 2:
+    pair = [records[name] for name in PAIR if name in records]
+    if len(pair) == len(PAIR):
         late = max(pair, key=lambda r: r.ttft_any_s or 0.0)
         out[late.id.removeprefix(ID_PREFIX)] = _moved(late, "queue_s", floor)
     return out

@@ -1,32 +1,31 @@
-"""Ask a running endpoint and tell its phases apart from outside, by control experiments.
+"""Sends a plan to an endpoint and makes records of its replies.
 
-The wait that is judged is a follow-up turn's: a prompt that was just sent, again, then a long
-answer, with the load of a first contact and the queue of a second caller where there are any.
-Unseen prompts of the same length are controls: they say what a hit would save, and are no part of
-the wait.
+The judged wait is a follow-up turn's: a prompt that was just sent, again, then a long answer, with
+the load of a first contact and the queue of a second caller where there are any. Unseen prompts of
+the same length are controls: they say what a hit would save, and are no part of the wait.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from twostroke.errors import TwoStrokeError
 from twostroke.record import RequestRecord
 from twostroke_doctor.parsed import Fact, Item
-from twostroke_doctor.probe_client import MAX_METRICS_BYTES, Client, ProbeFailed, Reply, first_model
-from twostroke_doctor.probe_machine import cpu_busy_share
-from twostroke_doctor.probe_metrics import read_metrics, window_between
-from twostroke_doctor.probe_plan import Limits, Plan, Step, make_plan
-from twostroke_doctor.probe_record import CONTROL, record_of, settle
-
-__all__ = ["Limits", "Plan", "make_plan", "run_plan"]
+from twostroke_doctor.probe.client import Client, ProbeFailed
+from twostroke_doctor.probe.machine import cpu_busy_share
+from twostroke_doctor.probe.metrics import read_metrics, window_between
+from twostroke_doctor.probe.plan import PAIR, Plan, Step
+from twostroke_doctor.probe.record import CONTROL, record_of, settle
+from twostroke_doctor.probe.reply import Reply, first_model
 
 ENGINE = "endpoint"
 _JUDGED = frozenset({"first", "again", "long"})
+_CHAT = "/v1/chat/completions"
 
 
 def run_plan(
@@ -44,21 +43,21 @@ def run_plan(
     items: list[Item] = []
     if plan.endpoint.is_local and (busy := cpu_busy_share()) is not None:
         items.append(Fact(name="cpu_busy_share", value=round(busy, 3), engine=ENGINE))
+    run = _Run(plan, client, clock, say)
     try:
-        asked = _Asked(plan, client, clock, say)
-        asked.look()
-        before = read_metrics(client.get("/metrics", MAX_METRICS_BYTES))
+        run.look()
+        before = read_metrics(client.get("/metrics"))
     except ProbeFailed as error:
         raise TwoStrokeError(f"the endpoint did not answer: {error}") from error
-    records = asked.send()
+    records = run.records(run.send())
     if not records:
         raise TwoStrokeError(
             "no request gave a timed reply",
-            value=asked.last_failure,
+            value=run.last_failure,
             remedy="Check the model name (--served-model) and the server's own log.",
         )
     try:
-        after = read_metrics(client.get("/metrics", MAX_METRICS_BYTES))
+        after = read_metrics(client.get("/metrics"))
         if (window := window_between(before, after)) is not None:
             items.append(window)
     except ProbeFailed as error:
@@ -66,7 +65,7 @@ def run_plan(
     return [*items, *records]
 
 
-class _Asked:
+class _Run:
     """One run of a plan against one server."""
 
     def __init__(
@@ -74,43 +73,50 @@ class _Asked:
     ) -> None:
         self._plan, self._client, self._clock, self._say = plan, client, clock, say
         self._model = plan.model
-        self._ollama = False
-        self._usage = True
+        self._is_ollama = False
+        self._asks_for_usage = True
         self._tokens = 0
         self._requests = 0
         self.last_failure = "nothing was sent"
 
     def look(self) -> None:
         """Find out what server this is and which model it serves."""
-        tags = self._client.get("/api/tags", MAX_METRICS_BYTES)
         self._requests += 2  # with the metrics at the start
-        if first_model(tags) is not None:
-            self._ollama = True
-            self._model = self._model or first_model(tags)
-            return
-        self._requests += 1
-        self._model = self._model or first_model(self._client.get("/v1/models", MAX_METRICS_BYTES))
+        name = first_model(self._client.get("/api/tags"))
+        self._is_ollama = name is not None
+        if name is None:
+            self._requests += 1
+            name = first_model(self._client.get("/v1/models"))
+        self._model = self._model or name
 
-    def send(self) -> list[RequestRecord]:
+    def send(self) -> dict[str, tuple[Step, Reply]]:
         """Send every step that the limits still allow; a failed one is said and left out."""
         replies: dict[str, tuple[Step, Reply]] = {}
-        for step in self._plan.steps:
-            if step.name == "pair-2":
-                continue
-            steps = [s for s in self._plan.steps if s.name in ("pair-1", "pair-2")]
-            group = steps if step.name == "pair-1" else [step]
-            if not self._allowed(group):
-                self._say(f"  {step.name}: left out, the limits are reached")
-                continue
-            for name, reply in self._together(group).items():
-                replies[name] = reply
-        return self._records(replies)
+        for group in self._groups():
+            if self._is_allowed(group):
+                replies |= self._together(group)
+            else:
+                self._say(f"  {group[0].name}: left out, the limits are reached")
+        return replies
 
-    def _allowed(self, group: list[Step]) -> bool:
+    def _groups(self) -> Iterator[list[Step]]:
+        """Yield the steps that go out together: each by itself, the pair at once."""
+        pair = [step for step in self._plan.steps if step.name in PAIR]
+        for step in self._plan.steps:
+            if step.name not in PAIR:
+                yield [step]
+            elif step is pair[0]:
+                yield pair
+
+    def _is_allowed(self, group: list[Step]) -> bool:
         tokens = self._tokens + sum(step.most_tokens for step in group)
         requests = self._requests + len(group) + 1  # the metrics at the end
         limits = self._plan.limits
         return tokens <= limits.tokens and requests <= limits.requests
+
+    def _count(self, step: Step) -> None:
+        self._tokens += step.most_tokens
+        self._requests += 1
 
     def _together(self, group: list[Step]) -> dict[str, tuple[Step, Reply]]:
         """Send steps at once, each on its own connection."""
@@ -125,61 +131,63 @@ class _Asked:
 
         threads = [threading.Thread(target=ask, args=(step,), daemon=True) for step in group]
         for step in group:
-            self._tokens += step.most_tokens
-            self._requests += 1
+            self._count(step)
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         for name, why in failed.items():
-            self.last_failure = f"{name}: {why}"
-            self._say(f"  {name}: {why}")
+            self._fail(name, why)
         return done
+
+    def _fail(self, name: str, why: str) -> None:
+        self.last_failure = f"{name}: {why}"
+        self._say(f"  {self.last_failure}")
 
     def _ask(self, step: Step) -> Reply:
         prompt = self._plan.prompt_of(step)
-        if self._ollama:
-            body: dict[str, Any] = {
-                "model": self._model,
-                "prompt": prompt,
-                "stream": True,
-                "options": {"num_predict": step.output, "temperature": 0},
-            }
+        if self._is_ollama:
+            options = {"num_predict": step.output, "temperature": 0}
+            body = {"model": self._model, "prompt": prompt, "stream": True, "options": options}
             return self._client.stream("/api/generate", body, self._clock)
-        body = {
+        chat = {
             "model": self._model or "default",
             "messages": [{"role": "user", "content": prompt}],
             "stream": True,
             "max_tokens": step.output,
             "temperature": 0,
         }
-        if self._usage:
-            body["stream_options"] = {"include_usage": True}
-        try:
-            return self._client.stream("/v1/chat/completions", body, self._clock)
-        except ProbeFailed as error:
-            rejects = "status 4" in str(error) and "stream_options" in str(error)
-            if not rejects or not self._allowed([step]):
-                raise
-        self._usage = False  # an old server: ask once more, without
-        self._requests += 1
-        self._tokens += step.most_tokens
-        body.pop("stream_options")
-        return self._client.stream("/v1/chat/completions", body, self._clock)
+        return self._ask_with_usage(step, chat) if self._asks_for_usage else self._chat(chat)
 
-    def _records(self, replies: dict[str, tuple[Step, Reply]]) -> list[RequestRecord]:
-        records = {
-            name: record_of(step, reply, self._model) for name, (step, reply) in replies.items()
-        }
-        for name in (name for name, record in records.items() if record is None):
-            self.last_failure = f"{name}: the reply held no text"
-            self._say(f"  {self.last_failure}")
-        timed = settle({name: r for name, r in records.items() if r is not None})
+    def _ask_with_usage(self, step: Step, chat: dict[str, Any]) -> Reply:
+        """Ask for token counts too; an old server that refuses this is asked again without."""
+        try:
+            return self._chat({**chat, "stream_options": {"include_usage": True}})
+        except ProbeFailed as error:
+            is_refused = "status 4" in str(error) and "stream_options" in str(error)
+            if not is_refused or not self._is_allowed([step]):
+                raise
+        self._asks_for_usage = False
+        self._count(step)
+        return self._chat(chat)
+
+    def _chat(self, body: dict[str, Any]) -> Reply:
+        return self._client.stream(_CHAT, body, self._clock)
+
+    def records(self, replies: dict[str, tuple[Step, Reply]]) -> list[RequestRecord]:
+        """Return the records of the replies that held text; those outside the wait are flagged."""
+        timed: dict[str, RequestRecord] = {}
+        for name, (step, reply) in replies.items():
+            record = record_of(step, reply, self._model)
+            if record is None:
+                self._fail(name, "the reply held no text")
+            else:
+                timed[name] = record
         out = []
-        for name, record in timed.items():
+        for name, record in settle(timed).items():
             self._say("  " + _summary(name, record))
-            judged = name in _JUDGED or record.phases.queue_s
-            flags = record.meter.flags if judged else (*record.meter.flags, CONTROL)
+            is_judged = name in _JUDGED or record.phases.queue_s
+            flags = record.meter.flags if is_judged else (*record.meter.flags, CONTROL)
             out.append(replace(record, meter=replace(record.meter, flags=flags)))
         return out
 
