@@ -1,4 +1,4 @@
-"""From the moments of replies to records: what each part of the wait was, seen from outside."""
+"""From the moments of replies to records: the phases of each wait, as seen from outside."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ def record_of(step: Step, reply: Reply, model: str | None) -> RequestRecord | No
     if first is None or last is None:
         return None
     server = _server_side(reply)
-    output = server.output
+    output, new = server.output, _new_tokens(step, server)
     decode_s = last - first
-    new = _new_tokens(step, server)
-    gaps = sorted(reply.gaps)
     rate = (output - 1) / decode_s if output and output > 1 and decode_s > 0 else None
     return RequestRecord(
         id=ID_PREFIX + step.name,
@@ -64,13 +62,17 @@ def record_of(step: Step, reply: Reply, model: str | None) -> RequestRecord | No
         ttft_any_s=first,
         ttft_visible_s=reply.first_visible_s,
         tpot_s=1 / rate if rate else None,
-        itl=InterTokenLatency(
-            p50_s=median(gaps) if gaps else None, max_s=gaps[-1] if gaps else None
-        ),
+        itl=_gaps(reply),
         prefill_tok_s=new / first if new and new >= MIN_TOKENS_FOR_PREFILL_RATE else None,
         decode_tok_s=rate,
         meter=Meter(source="client", flags=_flags(reply, output)),
     )
+
+
+def _gaps(reply: Reply) -> InterTokenLatency:
+    if not reply.gaps:
+        return InterTokenLatency()
+    return InterTokenLatency(p50_s=median(reply.gaps), max_s=max(reply.gaps))
 
 
 def _server_side(reply: Reply) -> Draft:
@@ -109,7 +111,7 @@ def _flags(reply: Reply, output: int | None) -> tuple[str, ...]:
 
 
 def settle(records: dict[str, RequestRecord]) -> dict[str, RequestRecord]:
-    """Move what the controls prove out of `prefill`: load and warm-up of the first, the queue."""
+    """Move load, warm-up and queue out of `prefill`, as far as the controls prove them."""
     out = dict(records)
     short = records.get("short") or records.get("long")
     floor = short.ttft_any_s if short is not None else None
