@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from tests.text.small_vocabularies import byte_level, sentencepiece
 from twostroke.formats.gguf import open_gguf
+from twostroke.text.bpe import QUICK_CHARS
 from twostroke.text.quick_bpe import merged
-from twostroke.text.tokenizer import QUICK_CHARS, Segment, Tokenizer
+from twostroke.text.segments import Segment
+from twostroke.text.tokenizer import Tokenizer
 
 MERGES = ("a b", "b a", "a a", "ab a", "aa aa", "a ba", "Ġ a", "Ġ Ġ", "Ã ©", "Ã© a")
 PIECES = (

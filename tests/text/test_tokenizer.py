@@ -7,7 +7,8 @@ import pytest
 
 from tests.text.small_vocabularies import PREFIX, byte_level, sentencepiece
 from twostroke.errors import CorruptCheckpoint, RequestError, UnsupportedModel
-from twostroke.text.tokenizer import Segment, Tokenizer
+from twostroke.text.segments import Segment
+from twostroke.text.tokenizer import Tokenizer
 
 
 def _spelt(tokenizer: Tokenizer, token_ids: list[int]) -> list[str]:

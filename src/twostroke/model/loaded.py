@@ -22,7 +22,8 @@ from twostroke.model.hub import Progress, cache_folder, resolve
 from twostroke.model.weights import ModelWeights, load_weights, vocab_size_of
 from twostroke.request import MessageSpan
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
-from twostroke.text.tokenizer import Segment, Tokenizer
+from twostroke.text.segments import Segment
+from twostroke.text.tokenizer import Tokenizer
 
 _GIB = 1 << 30
 

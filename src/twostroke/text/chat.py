@@ -28,7 +28,8 @@ from twostroke.text.provenance import (
     parts_of,
     spelt_control_text,
 )
-from twostroke.text.tokenizer import Segment, Tokenizer
+from twostroke.text.segments import Segment
+from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import jinja2

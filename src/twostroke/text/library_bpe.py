@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, normalizers
@@ -10,8 +10,10 @@ from tokenizers.models import BPE
 
 from twostroke.errors import CorruptCheckpoint
 from twostroke.text.pretokenizers import PreTokenizer
+from twostroke.text.quick_bpe import SentencePieces
 from twostroke.text.sentencepiece import Merges, ranked_merges
-from twostroke.text.vocabulary import PREFIX, SPACE
+from twostroke.text.tokenizer_metadata import PREFIX
+from twostroke.text.vocabulary import SPACE
 
 
 def build_byte_level(
@@ -30,29 +32,19 @@ def build_byte_level(
     return _with_tokens(bpe, user_defined)
 
 
-def build_sentencepiece(
-    ids: Mapping[str, int],
-    pieces: Mapping[str, int],
-    tokens: Sequence[str],
-    scores: Sequence[float],
-    user_defined: Iterable[str],
-    *,
-    unk_id: int | None,
-    space_prefix: bool,
-    cache_dir: Path | None,
-) -> Tokenizer:
+def build_sentencepiece(pieces: SentencePieces, cache_dir: Path | None) -> Tokenizer:
     """Return SentencePiece BPE with byte fallback; its merges come from cache_dir if they can."""
-    merges = ranked_merges(tokens, scores, pieces, cache_dir)
-    unknown = None
-    if unk_id is not None:  # reached only by a character that has no byte tokens
-        unknown = tokens[unk_id]
-        ids = {**ids, unknown: unk_id}
+    merges = ranked_merges(pieces.tokens, pieces.scores, pieces.mergeable, cache_dir)
+    ids, unknown = pieces.ids, None
+    if pieces.unk_id is not None:  # reached only by a character that has no byte tokens
+        unknown = pieces.tokens[pieces.unk_id]
+        ids = {**ids, unknown: pieces.unk_id}
     bpe = _new_bpe(ids, merges, byte_fallback=True, fuse_unk=True, unk_token=unknown)
     steps: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
-    if space_prefix:
+    if pieces.space_prefix:
         steps.insert(0, normalizers.Prepend(SPACE))
     bpe.normalizer = normalizers.Sequence(steps)
-    return _with_tokens(bpe, user_defined)
+    return _with_tokens(bpe, pieces.user_defined)
 
 
 def _new_bpe(ids: Mapping[str, int], merges: Merges, **options: object) -> Tokenizer:

@@ -13,7 +13,7 @@ from typing import Any
 
 from twostroke.dataclass import dataclass
 from twostroke.text.messages import Message, text_hash
-from twostroke.text.tokenizer import Segment
+from twostroke.text.segments import Segment
 
 # Values by which templates choose what to write; they are checked, not replaced.
 _CHOOSING_KEYS = frozenset({"role", "type"})

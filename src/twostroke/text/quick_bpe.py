@@ -1,8 +1,8 @@
 """BPE in plain Python, for the first short texts of a process.
 
 Building the `tokenizers` library's model takes 50 ms for 49k tokens and 800 ms for 262k; a prompt
-of some words needs none of that. Gives the same ids as the library, which takes over for longer
-texts; tests hold the two together.
+of some words needs none of that. The ids are those of the library, which takes over for longer
+texts; tests hold the two equal.
 Source: Sennrich et al. 2016, arXiv:1508.07909 (BPE).
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
+from twostroke.dataclass import dataclass
 from twostroke.text.finder import TokenFinder
 from twostroke.text.pretokenizers import PreTokenizer
 from twostroke.text.vocabulary import MAX_PIECE_CHARS, SPACE
@@ -23,11 +24,24 @@ Encoded = tuple[list[int], list[int]]  # ids, and the character at which each be
 _Rank = Callable[[str, str], object]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentencePieces:
+    """A SentencePiece vocabulary, as the models of plain Python and of the library take it."""
+
+    tokens: Sequence[str]
+    scores: Sequence[float]  # of each token
+    ids: Mapping[str, int]  # of the tokens that text may become
+    mergeable: Mapping[str, int]  # of those that merging may make: all but byte tokens
+    user_defined: Mapping[str, int]
+    unk_id: int | None
+    space_prefix: bool  # a space is put before the text
+
+
 class QuickBpe(Protocol):
-    """What both kinds can do."""
+    """BPE that may leave a text to the library."""
 
     def encode(self, text: str) -> Encoded | None:
-        """Return ids and starts; None where only the library can tell."""
+        """Return ids and the character at which each begins; None: only the library can tell."""
         ...
 
 
@@ -51,20 +65,18 @@ class QuickByteLevel:
         """Return ids and starts; None for text to normalise, and for broken merges."""
         if self._rule.nfc and not unicodedata.is_normalized("NFC", text):
             return None
+        return _encode(text, self._finder, self._piece)
+
+    def _piece(self, piece: str, offset: int) -> Encoded | None:
         token_ids: list[int] = []
         starts: list[int] = []
-        for offset, piece, token in self._finder.split(text):
-            if token is not None:
-                token_ids.append(token)
-                starts.append(offset)
-                continue
-            for word, (begin, end) in self._words.pre_tokenize_str(piece):
-                symbols = self._word(word)
-                if symbols is None:
-                    return None
-                token_ids += (self._ids[symbol] for symbol in symbols)
-                place = offset + begin
-                starts += (place + i for i in _character_starts(symbols, piece[begin:end]))
+        for word, (begin, end) in self._words.pre_tokenize_str(piece):
+            symbols = self._word(word)
+            if symbols is None:
+                return None
+            token_ids += (self._ids[symbol] for symbol in symbols)
+            place = offset + begin
+            starts += (place + i for i in _character_starts(symbols, piece[begin:end]))
         return token_ids, starts
 
     def _word(self, word: str) -> list[str] | None:
@@ -81,43 +93,31 @@ class QuickByteLevel:
 class QuickSentencePiece:
     """SentencePiece BPE over whole texts: merges by score, unknown characters as bytes."""
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        pieces: Mapping[str, int],
-        scores: Sequence[float],
-        user_defined: Mapping[str, int],
-        *,
-        unk_id: int | None,
-        space_prefix: bool,
-    ) -> None:
-        self._ids = ids
-        self._pieces = pieces
-        self._scores = scores
-        self._unk_id = unk_id
-        self._prefix = SPACE if space_prefix else ""
-        self._finder = TokenFinder(user_defined)
+    def __init__(self, pieces: SentencePieces) -> None:
+        self._ids = pieces.ids
+        self._mergeable = pieces.mergeable
+        self._scores = pieces.scores
+        self._unk_id = pieces.unk_id
+        self._prefix = SPACE if pieces.space_prefix else ""
+        self._finder = TokenFinder(pieces.user_defined)
 
     def encode(self, text: str) -> Encoded | None:
         """Return ids and starts."""
+        return _encode(text, self._finder, self._piece)
+
+    def _piece(self, piece: str, offset: int) -> Encoded:
         token_ids: list[int] = []
         starts: list[int] = []
-        for offset, piece, token in self._finder.split(text):
-            if token is not None:
-                token_ids.append(token)
-                starts.append(offset)
-                continue
-            symbols = merged(list(self._prefix + piece.replace(" ", SPACE)), self._rank)
-            place = offset - len(self._prefix)
-            was_unknown = False
-            for symbol in symbols:
-                found = list(self._symbol_ids(symbol))
-                is_unknown = found == [self._unk_id]
-                if not (is_unknown and was_unknown):
-                    token_ids += found
-                    starts += [max(place, offset)] * len(found)
-                was_unknown = is_unknown
-                place += len(symbol)
+        place = offset - len(self._prefix)
+        was_unknown = False
+        for symbol in merged(list(self._prefix + piece.replace(" ", SPACE)), self._rank):
+            found = list(self._symbol_ids(symbol))
+            is_unknown = found == [self._unk_id]
+            if not (is_unknown and was_unknown):  # a run of unknown characters is one token
+                token_ids += found
+                starts += [max(place, offset)] * len(found)
+            was_unknown = is_unknown
+            place += len(symbol)
         return token_ids, starts
 
     def _symbol_ids(self, symbol: str) -> Iterator[int]:
@@ -132,13 +132,28 @@ class QuickSentencePiece:
             yield self._unk_id
 
     def _rank(self, left: str, right: str) -> object:
-        """Return what `sentencepiece.ranked_merges` sorts by."""
-        whole = self._pieces.get(left + right)
-        if whole is None or left not in self._pieces or right not in self._pieces:
+        """Return the sort key of `sentencepiece.ranked_merges`."""
+        whole = self._mergeable.get(left + right)
+        if whole is None or left not in self._mergeable or right not in self._mergeable:
             return None
         if len(left) + len(right) > MAX_PIECE_CHARS:
             return None
         return -self._scores[whole], -len(left), -len(right), whole
+
+
+def _encode(
+    text: str, finder: TokenFinder, encode_piece: Callable[[str, int], Encoded | None]
+) -> Encoded | None:
+    """Encode the text between user-defined tokens, which stand as they are."""
+    token_ids: list[int] = []
+    starts: list[int] = []
+    for offset, piece, token in finder.split(text):
+        encoded = ([token], [offset]) if token is not None else encode_piece(piece, offset)
+        if encoded is None:
+            return None
+        token_ids += encoded[0]
+        starts += encoded[1]
+    return token_ids, starts
 
 
 def merged(symbols: list[str], rank: _Rank) -> list[str]:

@@ -1,50 +1,23 @@
 """Text to token ids and back, from a GGUF file's metadata.
 
-Control tokens are found here, not by the BPE model, which does not even hold them: text that came
-from a user is encoded with `parse_special=False` and can never become one. Knows nothing of chat
-templates or of
-streaming.
+Control tokens are found here, not by the BPE model, which does not hold them: text that came from a
+user is encoded with `parse_special=False` and can never become one. Knows nothing of chat templates
+or of streaming.
 """
 
 from __future__ import annotations
 
-import bisect
-import math
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from twostroke.dataclass import dataclass
-from twostroke.errors import CorruptCheckpoint, RequestError
+from twostroke.text.bpe import Bpe, byte_level_bpe, sentencepiece_bpe
 from twostroke.text.finder import TokenFinder
-from twostroke.text.pretokenizers import PreTokenizer, find_pre_tokenizer
-from twostroke.text.quick_bpe import Encoded, QuickBpe, QuickByteLevel, QuickSentencePiece
-from twostroke.text.vocabulary import (
-    MAX_MERGES,
-    PREFIX,
-    TokenType,
-    Vocabulary,
-    flag,
-    number_array,
-    string_array,
-)
+from twostroke.text.pretokenizers import find_pre_tokenizer
+from twostroke.text.segments import CutFinder, Segment, check_size, pieces
+from twostroke.text.tokenizer_metadata import PREFIX, flag
+from twostroke.text.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as LibraryBpe
-
-# A context of a million tokens at 16 bytes a token.
-MAX_PROMPT_BYTES = 16 << 20
-# Up to here plain Python takes under 20 ms; building the library's model takes 30 to 700 ms.
-QUICK_CHARS = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A piece of a prompt, and whether control tokens count in it: only in the template's own."""
-
-    text: str
-    parse_special: bool
+MAX_PROMPT_BYTES = 16 << 20  # a context of a million tokens at 16 bytes a token
 
 
 class Tokenizer:
@@ -93,11 +66,11 @@ class Tokenizer:
         warnings = vocabulary.warnings
         if vocabulary.is_byte_level:
             rule, said = find_pre_tokenizer(metadata.get(PREFIX + "pre"))
-            bpe, warnings = _byte_level(metadata, vocabulary, rule), warnings + said
+            bpe, warnings = byte_level_bpe(metadata, vocabulary, rule), warnings + said
             adds_bos, space_prefix = rule.adds_bos, False
         else:
             space_prefix = flag(metadata, "add_space_prefix", default=True)
-            bpe = _sentencepiece(metadata, vocabulary, cache_dir, space_prefix=space_prefix)
+            bpe = sentencepiece_bpe(metadata, vocabulary, cache_dir, space_prefix=space_prefix)
             adds_bos = True
         return cls(
             vocabulary,
@@ -145,11 +118,11 @@ class Tokenizer:
         return self.vocabulary.tokens[token_id]
 
     def token_bytes(self, token_id: int, *, with_control: bool = False) -> bytes:
-        """Return the bytes of one token; none if out of range, or control unless asked."""
+        """Return the bytes of one token, as `Vocabulary.bytes_of`."""
         return self.vocabulary.bytes_of(token_id, with_control=with_control)
 
     def build_library(self) -> None:
-        """Build now what the first long text would build: for servers, before requests come.
+        """Build the library's model now, not at the first long text: for servers, before requests.
 
         Raises:
             CorruptCheckpoint: the merges do not fit the tokens.
@@ -183,8 +156,9 @@ class Tokenizer:
     def encode_with_cuts(
         self, segments: Iterable[Segment], cuts: Sequence[int], *, add_special: bool = False
     ) -> tuple[list[int], list[int]]:
-        """Return the ids, and for each cut (a character position, ascending) the first token at
-        or after it.
+        """Return the ids, and for each cut the place of the first token at or after it.
+
+        cuts: character positions, ascending.
 
         Raises:
             RequestError: as `encode`.
@@ -202,150 +176,23 @@ class Tokenizer:
         self, segments: Iterable[Segment], *, add_special: bool, cuts: Sequence[int]
     ) -> tuple[list[int], list[int]]:
         parts = list(segments)
-        self._check_size(parts)
+        check_size(parts, self.max_prompt_bytes)
         token_ids: list[int] = []
-        cut_tokens: list[int] = []
         if add_special and self.add_bos and self.bos_id is not None:
             token_ids.append(self.bos_id)
-        position = 0
-        for piece in self._pieces(parts):
-            while len(cut_tokens) < len(cuts) and cuts[len(cut_tokens)] <= position:
-                cut_tokens.append(len(token_ids))
+        found, position = CutFinder(cuts), 0
+        for piece in pieces(parts, self._control):
+            found.reach(position, len(token_ids))
             if isinstance(piece, int):
                 token_ids.append(piece)
                 position += len(self.vocabulary.tokens[piece])
                 continue
-            piece_ids, piece_starts = self._bpe.encode(piece)
+            piece_ids, starts = self._bpe.encode(piece)
             end = position + len(piece)
-            if len(cut_tokens) < len(cuts) and cuts[len(cut_tokens)] < end:
-                starts = [position + start for start in piece_starts]
-                while len(cut_tokens) < len(cuts) and cuts[len(cut_tokens)] < end:
-                    place = bisect.bisect_left(starts, cuts[len(cut_tokens)])
-                    cut_tokens.append(len(token_ids) + place)
+            found.pass_piece(position, end, starts, len(token_ids))
             token_ids += piece_ids
             position = end
-        cut_tokens += [len(token_ids)] * (len(cuts) - len(cut_tokens))
+        cut_tokens = found.finish(len(token_ids))
         if add_special and self.add_eos and self.eos_id is not None:
             token_ids.append(self.eos_id)
         return token_ids, cut_tokens
-
-    def _pieces(self, segments: Iterable[Segment]) -> Iterator[str | int]:
-        """Yield control ids and the longest runs of text between them."""
-        text: list[str] = []
-        for segment in segments:
-            if not segment.parse_special:
-                text.append(segment.text)
-                continue
-            for _, piece, token in self._control.split(segment.text):
-                if token is None:
-                    text.append(piece)
-                    continue
-                if joined := "".join(text):
-                    yield joined
-                text.clear()
-                yield token
-        if joined := "".join(text):
-            yield joined
-
-    def _check_size(self, segments: Sequence[Segment]) -> None:
-        num_chars = sum(len(segment.text) for segment in segments)
-        num_bytes = num_chars
-        if num_chars <= self.max_prompt_bytes:
-            try:
-                num_bytes = sum(len(segment.text.encode()) for segment in segments)
-            except UnicodeEncodeError as error:
-                raise RequestError(
-                    "the text is not valid Unicode: it has half of a surrogate pair",
-                    value=f"U+{ord(error.object[error.start]):04X} at character {error.start}",
-                ) from None
-        if num_bytes > self.max_prompt_bytes:
-            raise RequestError(
-                "the prompt is too long to tokenise",
-                value=f"{num_bytes} bytes",
-                limit=f"{self.max_prompt_bytes} bytes",
-                remedy="Send less text.",
-                param="prompt",
-            )
-
-
-class Bpe:
-    """One vocabulary's BPE: plain Python for short texts, the library's from the first long one."""
-
-    def __init__(self, quick: QuickBpe, build: Callable[[], LibraryBpe]) -> None:
-        self._quick = quick
-        self._build = build
-        self._library: LibraryBpe | None = None
-        self._lock = threading.Lock()
-
-    def encode(self, text: str) -> Encoded:
-        """Return ids, and the character at which each begins."""
-        if self._library is None and len(text) <= QUICK_CHARS:
-            encoded = self._quick.encode(text)
-            if encoded is not None:
-                return encoded
-        found = self.library().encode(text, add_special_tokens=False)
-        return found.ids, [start for start, _ in found.offsets]
-
-    def library(self) -> LibraryBpe:
-        """Return the library's model, built on the first call; every later text goes to it.
-
-        Raises:
-            CorruptCheckpoint: the merges do not fit the tokens.
-        """
-        with self._lock:
-            if self._library is None:
-                self._library = self._build()
-            return self._library
-
-
-def _byte_level(metadata: Mapping[str, object], vocabulary: Vocabulary, rule: PreTokenizer) -> Bpe:
-    written = string_array(metadata, "merges", MAX_MERGES)
-    ranks = dict(zip(written, range(len(written)), strict=True))
-    for text in vocabulary.control_ids:  # no merge may make one
-        for cut in range(1, len(text)):
-            ranks.pop(f"{text[:cut]} {text[cut:]}", None)
-    ids, added = vocabulary.text_ids, vocabulary.user_defined
-
-    def build() -> LibraryBpe:
-        from twostroke.text.library_bpe import build_byte_level
-
-        return build_byte_level(ids, ranks, rule, added)
-
-    return Bpe(QuickByteLevel(ids, ranks, rule, added), build)
-
-
-def _sentencepiece(
-    metadata: Mapping[str, object],
-    vocabulary: Vocabulary,
-    cache_dir: Path | None,
-    *,
-    space_prefix: bool,
-) -> Bpe:
-    tokens, ids, added = vocabulary.tokens, vocabulary.text_ids, vocabulary.user_defined
-    scores = number_array(metadata, "scores", len(tokens))
-    if not scores or math.isnan(sum(scores)):
-        raise CorruptCheckpoint(f"{PREFIX}scores is missing or not numbers")
-    byte_kind = TokenType.BYTE
-    pieces = dict(ids)
-    for i, kind in enumerate(vocabulary.types):
-        if kind == byte_kind:
-            pieces.pop(tokens[i], None)
-
-    def build() -> LibraryBpe:
-        from twostroke.text.library_bpe import build_sentencepiece
-
-        return build_sentencepiece(
-            ids,
-            pieces,
-            tokens,
-            scores,
-            added,
-            unk_id=vocabulary.unk_id,
-            space_prefix=space_prefix,
-            cache_dir=cache_dir,
-        )
-
-    quick = QuickSentencePiece(
-        ids, pieces, scores, added, unk_id=vocabulary.unk_id, space_prefix=space_prefix
-    )
-    return Bpe(quick, build)

@@ -1,7 +1,6 @@
-"""The vocabulary of a GGUF file: what each token is, checked before anything is built from it.
+"""The vocabulary of a GGUF file: its tokens and their roles, checked before anything is built.
 
-Knows tokens and their roles, not how text is cut into them.
-Source: the GGUF specification (ggml, docs/gguf.md), keys `tokenizer.ggml.*`.
+Knows the bytes of each token, not how text is cut into tokens.
 """
 
 from __future__ import annotations
@@ -12,48 +11,17 @@ from collections.abc import Mapping, Sequence
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
+from twostroke.text.end_tokens import is_end_token, unmarked_end_tokens
+from twostroke.text.tokenizer_metadata import PREFIX, number_array, string_array, token_id
 
-PREFIX = "tokenizer.ggml."
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space as U+2581
 MAX_VOCAB_SIZE = 1 << 22
-MAX_MERGES = 1 << 23
 # A real piece has at most 93 bytes; longer ones are never cut, so that a hostile file costs no
 # quadratic time.
 MAX_PIECE_CHARS = 256
 
-# Control tokens that end a turn in published chat models. An end token of the metadata counts
-# whatever its name.
-END_TOKENS = frozenset(
-    [
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end_of_turn|>",
-        "<end_of_turn>",
-        "<turn|>",
-        "<|end_of_text|>",
-        "<|endoftext|>",
-        "<|end|>",
-        "<|eot|>",
-        "<|eom|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "<｜end▁of▁sentence｜>",
-        "<|END_OF_TURN_TOKEN|>",
-        "<end_of_utterance>",
-        "<|user|>",
-        "<|return|>",
-        "<|call|>",
-        "[|endofturn|]",
-        "<|endofassistant|>",
-    ]
-)
-# `<|user|>` ends a turn only in the families that have `<|observation|>` (GLM); in harmony
-# `<|end|>` ends a part, not the answer.
-_ENDS_ONLY_WITH = {"<|user|>": "<|observation|>"}
-_ENDS_UNLESS = {"<|end|>": "<|return|>"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BOS_KEY = "bos_token_id"
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -89,11 +57,11 @@ BYTE_OF_CHARACTER = _byte_characters()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """Tokens by id, and the ids that mean something to the program."""
+    """Tokens by id, and the ids that have a role."""
 
     tokens: Sequence[str]
     types: Sequence[int]  # TokenType values; empty: every token is normal
-    text_ids: Mapping[str, int]  # what text may become: all but control tokens
+    text_ids: Mapping[str, int]  # ids that text may become: all but control tokens
     user_defined: Mapping[str, int]  # found in any text before it is cut
     is_byte_level: bool
     control_ids: Mapping[str, int]  # text -> id of control and unknown tokens
@@ -111,42 +79,38 @@ class Vocabulary:
             UnsupportedModel: a tokenizer model other than gpt2 and llama.
             CorruptCheckpoint: a key missing, of the wrong type, length or range.
         """
-        model = metadata.get(PREFIX + "model")
-        if model not in ("gpt2", "llama"):
-            raise UnsupportedModel(
-                "the tokenizer of this model is not supported",
-                value=f"{PREFIX}model = {str(model)[:64]!r}",
-                limit="gpt2 (byte-level BPE), llama (SentencePiece BPE)",
-            )
+        is_byte_level = _model(metadata) == "gpt2"
         tokens = string_array(metadata, "tokens", MAX_VOCAB_SIZE)
         all_ids = _ids_of(tokens)
         types = number_array(metadata, "token_type", len(tokens))
         special = [i for i, kind in enumerate(types) if kind != _NORMAL]
         control = {tokens[i]: i for i in special if types[i] in (_CONTROL, _UNKNOWN)}
-        ids = {key: token_id(metadata, key, len(tokens)) for key in (*_END_KEYS, "bos_token_id")}
+        ids = {key: token_id(metadata, key, len(tokens)) for key in (*_END_KEYS, _BOS_KEY)}
         for found in ids.values():
             if found is not None:
                 control.setdefault(tokens[found], found)
-        warnings = _adopt_end_tokens(all_ids, control)
-        ends = {ids[key] for key in _END_KEYS} | {
-            i for text, i in control.items() if _is_end_token(text, control)
-        }
+        unmarked = unmarked_end_tokens(all_ids, control)
+        control |= unmarked
+        ends = {ids[key] for key in _END_KEYS}
+        ends |= {i for text, i in control.items() if is_end_token(text, control)}
+        user_defined = (i for i in special if types[i] == TokenType.USER_DEFINED)
         return cls(
             tokens=tokens,
             types=types,
             text_ids=_without_control(all_ids, control, tokens),
             user_defined={
-                tokens[i]: i
-                for i in special
-                if types[i] == TokenType.USER_DEFINED and tokens[i] and tokens[i] not in control
+                tokens[i]: i for i in user_defined if tokens[i] and tokens[i] not in control
             },
-            is_byte_level=model == "gpt2",
+            is_byte_level=is_byte_level,
             control_ids=control,
-            bos_id=ids["bos_token_id"],
+            bos_id=ids[_BOS_KEY],
             eos_id=ids["eos_token_id"],
             unk_id=token_id(metadata, "unknown_token_id", len(tokens)),
             end_ids=frozenset(i for i in ends if i is not None),
-            warnings=warnings,
+            warnings=tuple(
+                f"token {i} {text!r} is not marked as control: taken as one"
+                for text, i in unmarked.items()
+            ),
         )
 
     def type_of(self, token: int) -> int:
@@ -154,7 +118,10 @@ class Vocabulary:
         return self.types[token] if self.types else _NORMAL
 
     def bytes_of(self, token: int, *, with_control: bool = False) -> bytes:
-        """Return the bytes of one token; none if out of range, or control unless asked."""
+        """Return the bytes of one token, none for an id out of range.
+
+        with_control: whether control tokens have bytes; they are never shown.
+        """
         if not 0 <= token < len(self.tokens):
             return b""
         text, kind = self.tokens[token], self.type_of(token)
@@ -167,6 +134,17 @@ class Vocabulary:
         if kind == TokenType.BYTE:
             return _byte_token_value(text)
         return _stored_bytes(text.replace(SPACE, " "))
+
+
+def _model(metadata: Mapping[str, object]) -> object:
+    model = metadata.get(PREFIX + "model")
+    if model not in ("gpt2", "llama"):
+        raise UnsupportedModel(
+            "the tokenizer of this model is not supported",
+            value=f"{PREFIX}model = {str(model)[:64]!r}",
+            limit="gpt2 (byte-level BPE), llama (SentencePiece BPE)",
+        )
+    return model
 
 
 def _ids_of(tokens: Sequence[str]) -> dict[str, int]:
@@ -187,7 +165,7 @@ def _ids_of(tokens: Sequence[str]) -> dict[str, int]:
 def _without_control(
     ids: dict[str, int], control: Mapping[str, int], tokens: Sequence[str]
 ) -> dict[str, int]:
-    """Return ids without control tokens and without what no text can hold."""
+    """Return ids without control tokens and tokens that no text can hold."""
     for text in control:
         ids.pop(text, None)
     ids.pop("", None)
@@ -196,24 +174,6 @@ def _without_control(
     except UnicodeEncodeError:  # a token that is not UTF-8, kept as lone surrogates
         ids = {text: i for text, i in ids.items() if not _SURROGATE.search(text)}
     return ids
-
-
-def _adopt_end_tokens(ids: Mapping[str, int], control: dict[str, int]) -> tuple[str, ...]:
-    """Add end tokens whose type the file has wrong, so that no user can spell them; say so."""
-    warnings = []
-    for text in sorted(END_TOKENS - control.keys()):
-        index = ids.get(text)
-        if index is not None and "|" in text and text != "<|user|>":
-            control[text] = index
-            warnings.append(f"token {index} {text!r} is not marked as control: taken as one")
-    return tuple(warnings)
-
-
-def _is_end_token(text: str, control: Mapping[str, int]) -> bool:
-    if text not in END_TOKENS:
-        return False
-    needed, excluding = _ENDS_ONLY_WITH.get(text), _ENDS_UNLESS.get(text)
-    return (needed is None or needed in control) and (excluding is None or excluding not in control)
 
 
 def _stored_bytes(text: str) -> bytes:
@@ -233,67 +193,3 @@ def _byte_token_value(text: str) -> bytes:
         return bytes([int(text[3:5], 16)]) if len(text) == 6 else _stored_bytes(text)
     except ValueError:
         return _stored_bytes(text)
-
-
-def string_array(metadata: Mapping[str, object], key: str, limit: int) -> list[str]:
-    """Return a non-empty array of strings from the metadata.
-
-    Raises:
-        CorruptCheckpoint: missing, empty, too long or of another type.
-    """
-    value = metadata.get(PREFIX + key)
-    if not isinstance(value, (list, tuple)) or not value:
-        raise CorruptCheckpoint(f"{PREFIX}{key} is missing or not an array of strings")
-    if len(value) > limit:
-        raise CorruptCheckpoint(f"{PREFIX}{key} is too long", value=len(value), limit=limit)
-    if set(map(type, value)) != {str}:
-        raise CorruptCheckpoint(f"{PREFIX}{key} holds values that are not strings")
-    return list(value)
-
-
-def number_array(metadata: Mapping[str, object], key: str, length: int) -> list[int]:
-    """Return an array of numbers, one for each token; empty when the key is absent.
-
-    Raises:
-        CorruptCheckpoint: of another type or length.
-    """
-    value = metadata.get(PREFIX + key)
-    if value is None:
-        return []
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, (list, tuple)) or not set(map(type, value)) <= {int, float}:
-        raise CorruptCheckpoint(f"{PREFIX}{key} is not an array of numbers")
-    if len(value) != length:
-        raise CorruptCheckpoint(
-            f"{PREFIX}{key} does not have one value for each token", value=len(value), limit=length
-        )
-    return list(value)
-
-
-def token_id(metadata: Mapping[str, object], key: str, vocab_size: int) -> int | None:
-    """Return a token id of the metadata, None when absent.
-
-    Raises:
-        CorruptCheckpoint: not a whole number below the vocabulary's size.
-    """
-    value = metadata.get(PREFIX + key)
-    if value is None or value == 0xFFFFFFFF:  # some writers store "none" as -1 in 32 bits
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocab_size:
-        raise CorruptCheckpoint(
-            f"{PREFIX}{key} is not an id of the vocabulary", value=value, limit=vocab_size - 1
-        )
-    return value
-
-
-def flag(metadata: Mapping[str, object], key: str, *, default: bool) -> bool:
-    """Return a boolean of the metadata.
-
-    Raises:
-        CorruptCheckpoint: another type.
-    """
-    value = metadata.get(PREFIX + key, default)
-    if not isinstance(value, bool):
-        raise CorruptCheckpoint(f"{PREFIX}{key} is not a boolean", value=repr(value)[:64])
-    return value

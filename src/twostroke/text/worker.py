@@ -20,7 +20,8 @@ from typing import Any, BinaryIO
 
 from twostroke.errors import RequestError, TemplateError, TwoStrokeError
 from twostroke.text.chat import ChatTemplate, MessagePart, Rendered
-from twostroke.text.tokenizer import Segment, Tokenizer
+from twostroke.text.segments import Segment
+from twostroke.text.tokenizer import Tokenizer
 
 MAX_FRAME_BYTES = 256 << 20
 MAX_WORKER_BYTES = 4 << 30  # address space of a worker
