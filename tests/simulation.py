@@ -14,6 +14,7 @@ from twostroke.planner.simulated import FakeClock, LinearCost, SimulatedRunner
 from twostroke.predict.learning import LearningPredictor
 from twostroke.request import Request, RequestOutput, SamplingParams
 from twostroke.scheduler.scheduler import Scheduler
+from twostroke.scheduler.sequence import Sequence, SequenceState
 
 
 @dataclass
@@ -69,10 +70,9 @@ class Simulation:
         self.engine = Engine(
             self.scheduler,
             self.runner,
-            observers=(self.meter, self.log) if is_logged else (self.meter,),
+            meter=self.meter,
+            observers=(self.log,) if is_logged else (),
             clock=self.clock,
-            predictor=self.predictor,
-            take_record=self.meter.take,
         )
         self.outputs: dict[str, list[int]] = {}
         self.final: dict[str, RequestOutput] = {}
@@ -105,10 +105,10 @@ class Simulation:
             spans=spans,
         )
 
-    def add(self, prompt: list[int] | tuple[int, ...] | range, **kwargs: object) -> Request:
+    def add(self, prompt: list[int] | tuple[int, ...] | range, **kwargs: object) -> Sequence:
         request = self.request(prompt, **kwargs)
         self.engine.add(request)
-        return request
+        return self.scheduler.get(request.id)
 
     def take(self, output: RequestOutput | None) -> None:
         if output is None:
@@ -146,11 +146,10 @@ class Simulation:
 
     def check(self) -> None:
         self.cache.check_integrity()
-        for request in self.scheduler.requests():
-            assert len(request.block_table) * 16 >= request.num_computed_tokens
-        for entry in self.scheduler._running:
-            blocks = entry.request.block_table
-            assert list(entry.table) == blocks == self.cache._leases[entry.request.id].blocks
+        for sequence in self.scheduler.sequences():
+            assert len(sequence.block_table) * 16 >= sequence.num_computed_tokens
+            is_running = sequence.state is SequenceState.RUNNING
+            assert (sequence.lease in self.cache._leases) == is_running
 
 
 def tokens(n: int, *, seed: int = 1) -> list[int]:

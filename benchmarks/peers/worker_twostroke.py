@@ -16,7 +16,7 @@ from twostroke.build import build_engine
 from twostroke.config import EngineConfig
 from twostroke.model.loaded import load_model
 from twostroke.request import SamplingParams
-from twostroke.step import BLOCK_SIZE, Phase, SampleSpec, Slice, StepPlan
+from twostroke.step import BLOCK_SIZE, BlockTable, Phase, SampleSpec, Slice, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 CHUNK = 512  # as llama.cpp's n_ubatch
@@ -46,7 +46,7 @@ class TwoStroke:
         tables, free = [], 0
         for length in lengths:
             needed = -(-length // BLOCK_SIZE)
-            tables.append(tuple(range(free, free + needed)))
+            tables.append(BlockTable(range(free, free + needed)))
             free += needed
         if self.runner is None or self.num_blocks != free:
             self.runner, self.num_blocks = self.built.new_runner(free * BLOCK_SIZE), free
@@ -57,8 +57,8 @@ class TwoStroke:
         position = len(prompt) + len(output)
         return SampleSpec(params=GREEDY, seed=0, choice=0, position=position)
 
-    def prompt_plans(self, name: str, prompt: list[int], blocks: tuple[int, ...]) -> list[StepPlan]:
-        """Cut a prompt into prefill steps; the first step zeroes the blocks."""
+    def prompt_plans(self, name: str, prompt: list[int], blocks: BlockTable) -> list[StepPlan]:
+        """Cut a prompt into prefill steps; the first has the blocks zeroed."""
         plans = []
         for start in range(0, len(prompt), CHUNK):
             part = tuple(prompt[start : start + CHUNK])
@@ -76,7 +76,6 @@ class TwoStroke:
         for plan in plans:
             result = runner.run(plan)
         seconds = time.perf_counter() - start
-        runner.forget("pp")
         return Timed(seconds, len(tokens), [[result.sampled["pp"].token_id]])
 
     def decode(self, prompts: list[list[int]], count: int) -> Timed:
@@ -105,8 +104,6 @@ class TwoStroke:
             for name, output in zip(names, ids, strict=True):
                 output.append(sampled[name].token_id)
         seconds = time.perf_counter() - start
-        for name in names:
-            runner.forget(name)
         return Timed(seconds, count * len(prompts), ids)
 
 

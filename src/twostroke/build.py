@@ -30,7 +30,8 @@ from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.learning import LearningPredictor
 from twostroke.predict.stored import stored_fit
 from twostroke.record import RequestRecord
-from twostroke.scheduler.scheduler import MAX_WAIT_S, MAX_WAITING, Scheduler
+from twostroke.scheduler.scheduler import Scheduler
+from twostroke.scheduler.wait import MAX_WAIT_S, MAX_WAITING
 from twostroke.step import BLOCK_SIZE, StepPlan
 
 _GIB = 1 << 30
@@ -123,9 +124,9 @@ def build_engine(
     engine = Engine(
         scheduler,
         runner,
-        observers=(meter, *observers),
+        meter=meter,
+        observers=observers,
         predictor=predictor,
-        take_record=meter.take,
     )
     return BuiltEngine(engine, backend, resolved, cost, num_blocks, predictor)
 

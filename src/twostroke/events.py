@@ -1,12 +1,11 @@
-"""Moments of a request's life on one monotonic clock, as frozen records. Intervals are computed
-by the meters.
-"""
+"""The moments of a request on one monotonic clock, as frozen records. Meters compute intervals."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from twostroke.dataclass import dataclass
+from twostroke.record import CacheOutcome
 from twostroke.request import FinishReason
 from twostroke.step import StepPlan, StepResult
 
@@ -24,38 +23,38 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request left the queue: the cache look-up took [lookup_start_s, t_s]."""
+    """A request left the queue. The cache look-up took [lookup_start_s, t_s].
+
+    cache says why no more of the prompt was reused; a resumed request has nothing to explain.
+    """
 
     request_id: str
     t_s: float
     lookup_start_s: float
     num_cached_tokens: int
-    reason: str | None = None
-    diverged_token: int | None = None
-    diverged_message: int | None = None
-    diverged_char: int | None = None
-    matches_again_at_token: int | None = None
-    price_s: float | None = None  # predicted cost of what could have been reused
+    cache: CacheOutcome = CacheOutcome()
 
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A step ran from result.start_s to result.end_s."""
+    """A step ran from result.start_s to result.end_s.
+
+    cold: the first step of its phase, kept out of what the predictor learns.
+    """
 
     plan: StepPlan
     result: StepResult
-    cold: bool = False  # the first step of its shape: kept out of fits
-    predicted_s: float | None = None
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """A running request lost its blocks and will recompute num_tokens tokens."""
+    """A running request lost its blocks, so that num_tokens tokens must be computed again."""
 
     request_id: str
     t_s: float
     num_tokens: int
-    cost_s: float | None = None  # predicted time of computing them again, if nothing stays cached
+    cost_s: float | None = None  # predicted, where none of them stays cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class Finished:
     reason: FinishReason
     context_len: int
     kv_bytes: int | None = None
-    num_output_tokens: int | None = None  # as kept: a stop string can cut what was generated
+    num_output_tokens: int | None = None  # those kept: a stop string cuts generated tokens
 
 
 Event = Arrived | Admitted | StepDone | Preempted | Finished

@@ -33,7 +33,7 @@ from twostroke.request import (
     SamplingParams,
     TokenLogprob,
 )
-from twostroke.step import BLOCK_SIZE, Phase, Runner, Slice, StepPlan
+from twostroke.step import BLOCK_SIZE, BlockTable, Phase, Runner, Slice, StepPlan
 from twostroke.text.stream import TextStream
 
 Message = Mapping[str, Any]
@@ -193,7 +193,7 @@ class LLM:
         self._check_ids(ids)
         if len(ids) < 2:
             raise RequestError("scoring needs two tokens or more", value=len(ids))
-        blocks = tuple(range(-(-len(ids) // BLOCK_SIZE)))
+        blocks = BlockTable(range(-(-len(ids) // BLOCK_SIZE)))
         scores: list[float] = []
         size = max(self.built.config.prefill_chunk, 2)
         runner = self._score_runner(len(ids))
@@ -204,7 +204,6 @@ class LLM:
             )
             plan = StepPlan(prefill=(piece,), new_blocks=blocks if start == 0 else ())
             scores.extend(runner.run(plan).scores["score"])
-        runner.forget("score")
         return tuple(scores)
 
     # Inside

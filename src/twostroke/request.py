@@ -1,7 +1,6 @@
-"""What a caller asks for and what comes back.
+"""A generation as a caller asks for it, and the outputs that the engine returns.
 
-`Request` is written by the scheduler alone; everybody else reads it. This module knows no text and
-no model.
+Everything here is frozen. This module knows no text and no model.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Protocol
 
 from twostroke.dataclass import dataclass
@@ -30,15 +28,6 @@ class FinishReason(enum.Enum):
     LENGTH = "length"  # max_tokens, or the context is full
     CANCELLED = "cancelled"
     ERROR = "error"
-
-
-class RequestState(enum.Enum):
-    """Where a request stands; the scheduler moves it."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    PREEMPTED = "preempted"
-    FINISHED = "finished"
 
 
 def _number(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
@@ -167,12 +156,14 @@ class TokenMask(Protocol):
         ...
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """One generation asked for. Sole writer after creation: the scheduler.
+    """One generation as it was asked for; its progress is the scheduler's `Sequence`.
 
-    `num_computed_tokens` counts tokens whose K and V are in the cache; a decode slice computes the
-    last one.
+    end_token_ids is empty where the request ignores end tokens. char_at maps a prompt token to
+    its character offset in its message, None where the token belongs to none.
+
+    Units: arrival_s on the engine's clock; load_s and init_s are seconds spent before it.
     """
 
     id: str
@@ -188,41 +179,12 @@ class Request:
     init_s: float | None = None
     load_s: float | None = None
     mask: TokenMask | None = None
-    char_at: Callable[[int], int | None] | None = (
-        None  # prompt token -> character offset in its message
-    )
-
-    state: RequestState = RequestState.WAITING
-    output_token_ids: list[int] = field(default_factory=list)
-    block_table: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    finish_reason: FinishReason | None = None
+    char_at: Callable[[int], int | None] | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.prompt_token_ids)
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
-        return len(self.output_token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and output tokens so far."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
-
-    def token_ids(self, start: int, end: int) -> tuple[int, ...]:
-        """Return tokens [start, end) of prompt and output together."""
-        n = len(self.prompt_token_ids)
-        if end <= n:
-            return self.prompt_token_ids[start:end]
-        if start >= n:
-            return tuple(self.output_token_ids[start - n : end - n])
-        return self.prompt_token_ids[start:] + tuple(self.output_token_ids[: end - n])
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +198,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOutput:
-    """What one step gave one request: new tokens, and at the end the reason and the record."""
+    """The new tokens of one step for one request; the last output has the reason and the record."""
 
     request_id: str
     token_ids: tuple[int, ...]

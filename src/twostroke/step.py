@@ -1,4 +1,4 @@
-"""One turn of the engine loop as data: what to compute, and what came of it.
+"""One turn of the engine loop as data: the plan of a step, and the result of running it.
 
 Phase is derived from counts: a slice is DECODE iff its request has output and exactly its last
 token is not computed yet; everything else, recompute after preemption included, is PREFILL.
@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import field
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 from twostroke.dataclass import dataclass
 from twostroke.request import SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 BLOCK_SIZE = 16  # tokens a KV block holds; a constant of the kernels' layout
 
@@ -23,11 +28,28 @@ class Phase(enum.Enum):
     DECODE = "decode"
 
 
+class BlockTable(tuple[int, ...]):
+    """A snapshot of a request's block ids, in the order of its tokens."""
+
+    @cached_property
+    def array(self) -> npt.NDArray[np.int32]:
+        """The same ids as a read-only array: made at the first use, kept with the snapshot."""
+        import numpy as np  # the doctor reads records without it
+
+        ids = np.array(self, np.int32)
+        ids.flags.writeable = False
+        return ids
+
+
+NO_BLOCKS = BlockTable()
+
+
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """How to choose the token after this slice. `history` holds the ids that penalties look at.
+    """How to choose the token after a slice.
 
     position is the index of the token to be chosen; with (seed, choice) it keys the generator.
+    prompt_ids and output_ids are filled only where penalties read them.
     """
 
     params: SamplingParams
@@ -36,7 +58,7 @@ class SampleSpec:
     position: int
     prompt_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
-    mask: bytes | None = None  # bits of the tokens allowed, see request.TokenMask; None: all
+    mask: bytes | None = None  # one bit a token, see request.TokenMask; None: all are allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +69,7 @@ class Slice:
     phase: Phase
     token_ids: tuple[int, ...]
     start: int
-    block_table: tuple[int, ...]
+    block_table: BlockTable
     sample: SampleSpec | None = None  # None: a prefill chunk that is not the last
     score: bool = False  # also return the log-probability of each next token inside the slice
 
@@ -68,12 +90,17 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step computes, the two phases apart."""
+    """The slices of one step by phase, and how long the scheduler expects the step to take.
+
+    new_blocks are zeroed before use: 0 times a stale NaN would leak another request's values.
+    predicted_s is None while the predictor knows no speed.
+    """
 
     prefill: tuple[Slice, ...] = ()
     decode: tuple[Slice, ...] = ()
-    new_blocks: tuple[int, ...] = ()  # zeroed before use: 0 * stale NaN would leak another request
+    new_blocks: tuple[int, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
+    predicted_s: float | None = None
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -101,7 +128,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave: one entry per slice that sampled, and how long the forward pass took."""
+    """The tokens of a step, one entry per slice that sampled, and the time of its forward pass."""
 
     sampled: dict[str, Sampled] = field(default_factory=dict)
     scores: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -110,7 +137,7 @@ class StepResult:
 
 
 class Runner(Protocol):
-    """Runs a plan on a model. Blocks ids are the caller's, bytes are the runner's."""
+    """Runs a plan on a model. Block ids are the scheduler's, their bytes the runner's."""
 
     num_blocks: int
 
@@ -118,13 +145,9 @@ class Runner(Protocol):
         """Compute every slice of the plan and sample where asked."""
         ...
 
-    def forget(self, request_id: str) -> None:
-        """Drop what is kept for a request that has ended."""
-        ...
-
 
 class Predictor(Protocol):
-    """Says what a step will cost; learns from what it did cost."""
+    """Predicts the time of a step and learns from measured steps."""
 
     def step_s(self, plan: StepPlan) -> float | None:
         """Return the predicted seconds of the plan, None while nothing is known."""

@@ -8,14 +8,14 @@ import numpy as np
 
 from tests.kernels.activations import quantised
 from twostroke.backend.arrays import StepArrays
-from twostroke.backend.inputs import InputBuilder
+from twostroke.backend.inputs import step_arrays
 from twostroke.backend.native import NativeModel, native_module, pack_weights
 from twostroke.backend.reference import Floats, ReferenceOps, round_bf16
 from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights, Weight
-from twostroke.step import BLOCK_SIZE, Phase, Slice, StepPlan
+from twostroke.step import BLOCK_SIZE, BlockTable, Phase, Slice, StepPlan
 
 BLOCKS_EACH = 8
 
@@ -24,7 +24,7 @@ def arrays_of(
     slices: Sequence[Slice], *, rows: Sequence[int] | None = None, new_blocks: Sequence[int] = ()
 ) -> StepArrays:
     """Return a step's arrays that want the logits of `rows`, by default of all tokens."""
-    built, _ = InputBuilder().build(StepPlan(prefill=tuple(slices), new_blocks=tuple(new_blocks)))
+    built, _ = step_arrays(StepPlan(prefill=tuple(slices), new_blocks=tuple(new_blocks)))
     wanted = range(len(built.token_ids)) if rows is None else rows
     values = {name: getattr(built, name) for name in StepArrays.__dataclass_fields__}
     return StepArrays(**{**values, "logit_rows": np.array(wanted, np.int32)})
@@ -33,7 +33,7 @@ def arrays_of(
 def piece(name: str, ids: Sequence[int], start: int, end: int, first_block: int) -> Slice:
     """Return tokens [start, end) of a request whose blocks follow each other backwards."""
     last = first_block + BLOCKS_EACH
-    table = tuple(range(last - 1, first_block - 1, -1))[: -(-end // BLOCK_SIZE)]
+    table = BlockTable(range(last - 1, first_block - 1, -1))[: -(-end // BLOCK_SIZE)]
     return Slice(name, Phase.PREFILL, tuple(ids[start:end]), start, table)
 
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from twostroke.backend.inputs import InputBuilder
+from twostroke.backend.inputs import step_arrays
 from twostroke.request import SamplingParams
-from twostroke.step import BlockCopy, Phase, SampleSpec, Slice, StepPlan
+from twostroke.step import BlockCopy, BlockTable, Phase, SampleSpec, Slice, StepPlan
 
 SPEC = SampleSpec(SamplingParams(), seed=1, choice=0, position=40)
 
 
 def decode(name: str, token_id: int, start: int, table: tuple[int, ...]) -> Slice:
-    return Slice(name, Phase.DECODE, (token_id,), start, table, SPEC)
+    return Slice(name, Phase.DECODE, (token_id,), start, BlockTable(table), SPEC)
 
 
 def test_prefill_comes_first_and_slots_follow_the_block_tables() -> None:
-    prompt = Slice("p", Phase.PREFILL, tuple(range(100, 120)), 12, (5, 2), SPEC)
+    prompt = Slice("p", Phase.PREFILL, tuple(range(100, 120)), 12, BlockTable((5, 2)), SPEC)
     plan = StepPlan(
         prefill=(prompt,),
         decode=(decode("d", 7, 33, (9, 8, 4)),),
         new_blocks=(2, 4),
         copies=(BlockCopy(1, 5, 12),),
     )
-    arrays, wanted = InputBuilder().build(plan)
+    arrays, wanted = step_arrays(plan)
     assert arrays.token_ids.tolist() == [*range(100, 120), 7]
     assert arrays.positions.tolist() == [*range(12, 32), 33]
     assert arrays.slot_mapping.tolist() == [*range(92, 96), *range(32, 48), 65]
@@ -37,49 +37,38 @@ def test_prefill_comes_first_and_slots_follow_the_block_tables() -> None:
 
 
 def test_chunk_that_is_not_the_last_wants_no_row() -> None:
-    chunk = Slice("p", Phase.PREFILL, (1, 2, 3), 0, (0,))
-    arrays, wanted = InputBuilder().build(StepPlan(prefill=(chunk,)))
+    chunk = Slice("p", Phase.PREFILL, (1, 2, 3), 0, BlockTable((0,)))
+    arrays, wanted = step_arrays(StepPlan(prefill=(chunk,)))
     assert arrays.logit_rows.shape == (0,) and wanted == []
     assert arrays.new_blocks.shape == (0,) and arrays.copies.shape == (0, 3)
 
 
 def test_scored_slice_wants_each_row_that_has_a_next_token_inside() -> None:
-    chunk = Slice("p", Phase.PREFILL, (4, 5, 6), 0, (0,), SPEC, score=True)
-    arrays, wanted = InputBuilder().build(StepPlan(prefill=(chunk,)))
+    chunk = Slice("p", Phase.PREFILL, (4, 5, 6), 0, BlockTable((0,)), SPEC, score=True)
+    arrays, wanted = step_arrays(StepPlan(prefill=(chunk,)))
     assert arrays.logit_rows.tolist() == [0, 1, 2]
     assert arrays.targets == (5, 6, -1)
     assert [row.spec for row in wanted] == [None, None, SPEC]
 
 
 def test_table_of_a_running_request_grows_block_by_block() -> None:
-    builder, table = InputBuilder(), ()
+    table: tuple[int, ...] = ()
     for start in range(600):
         if start % 16 == 0:
             table = (*table, 1000 - start)
-        arrays, _ = builder.build(StepPlan(decode=(decode("d", 1, start, table),)))
+        arrays, _ = step_arrays(StepPlan(decode=(decode("d", 1, start, table),)))
         assert arrays.block_tables.tolist() == [list(table)]
         assert arrays.slot_mapping.tolist() == [table[-1] * 16 + start % 16]
 
 
-def test_request_with_other_blocks_after_preemption_is_read_anew() -> None:
-    builder = InputBuilder()
-    builder.build(StepPlan(decode=(decode("d", 1, 20, (3, 4)),)))
-    for table in ((7, 4, 5), (7, 9, 5), (8,)):
-        start = 16 * len(table) - 1
-        arrays, _ = builder.build(StepPlan(decode=(decode("d", 1, start, table),)))
-        assert arrays.block_tables.tolist() == [list(table)]
-
-
-def test_forgotten_request_leaves_nothing_behind() -> None:
-    builder = InputBuilder()
-    builder.build(StepPlan(decode=(decode("d", 1, 20, (3, 4)),)))
-    builder.forget("d")
-    builder.forget("never seen")
-    assert builder._tables == {}
+def test_the_array_of_a_block_table_is_made_once_and_cannot_be_written() -> None:
+    table = BlockTable((3, 4))
+    assert table.array is table.array and table.array.tolist() == [3, 4]
+    assert not table.array.flags.writeable
 
 
 def test_arrays_have_the_types_that_kernels_read() -> None:
-    arrays, _ = InputBuilder().build(StepPlan(decode=(decode("d", 1, 0, (3,)),)))
+    arrays, _ = step_arrays(StepPlan(decode=(decode("d", 1, 0, (3,)),)))
     for name in ("token_ids", "positions", "cu_seqlens_q", "context_lens", "block_tables"):
         array = getattr(arrays, name)
         assert array.dtype == np.int32 and array.flags.c_contiguous

@@ -18,10 +18,10 @@ from twostroke.errors import ShapeError
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights
 from twostroke.request import SamplingParams
-from twostroke.step import Phase, SampleSpec, Slice, StepPlan
+from twostroke.step import BlockTable, Phase, SampleSpec, Slice, StepPlan
 
 PROMPT = tuple(range(10, 40))
-TABLE = (3, 1, 2, 0)
+TABLE = BlockTable((3, 1, 2, 0))
 Model = tuple[ModelConfig, ModelWeights]
 
 
@@ -62,7 +62,7 @@ def spec(position: int, **fields: object) -> SampleSpec:
 
 def generate(runner: ModelRunner, num_tokens: int, **fields: object) -> list[int]:
     """Prefill in two chunks, then decode."""
-    first = Slice("r", Phase.PREFILL, PROMPT[:20], 0, TABLE[:2])
+    first = Slice("r", Phase.PREFILL, PROMPT[:20], 0, BlockTable(TABLE[:2]))
     assert runner.run(StepPlan(prefill=(first,), new_blocks=TABLE)).sampled == {}
     ids: Sequence[int] = PROMPT[20:]
     start, out, phase = 20, [], Phase.PREFILL
@@ -106,7 +106,7 @@ def test_scores_are_the_log_probabilities_of_the_next_tokens(model: Model) -> No
 def test_each_request_of_a_batch_gets_its_own_token(model: Model) -> None:
     prompts = {"a": PROMPT[:7], "b": PROMPT[7:9], "c": PROMPT[9:20]}
     slices = [
-        Slice(name, Phase.PREFILL, ids, 0, (i, i + 4), spec(len(ids)))
+        Slice(name, Phase.PREFILL, ids, 0, BlockTable((i, i + 4)), spec(len(ids)))
         for i, (name, ids) in enumerate(prompts.items())
     ]
     together = native(model).run(StepPlan(prefill=tuple(slices))).sampled

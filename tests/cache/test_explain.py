@@ -13,7 +13,7 @@ from twostroke.cache.radix import token_key
 from twostroke.request import MessageSpan, Request, SamplingParams
 
 
-def make(ids: list[int], *, salt: str = "", spans: tuple = (), computed: int = 0) -> Request:
+def make(ids: list[int], *, salt: str = "", spans: tuple = ()) -> Request:
     return Request(
         id="r",
         prompt_token_ids=tuple(ids),
@@ -23,17 +23,21 @@ def make(ids: list[int], *, salt: str = "", spans: tuple = (), computed: int = 0
         arrival_s=0.0,
         salt=salt,
         spans=spans,
-        num_computed_tokens=computed,
     )
 
 
 def remember(explainer: CacheExplainer, ids: list[int], *, num_prompt=None, **kwargs) -> None:
-    request = make(ids[: num_prompt or len(ids)], computed=len(ids), **kwargs)
+    request = make(ids[: num_prompt or len(ids)], **kwargs)
     explainer.remember(request, token_key(ids))
 
 
 def why(explainer: CacheExplainer, ids: list[int], num_cached: int = 0, **kwargs):
-    return explainer.explain(make(ids, **kwargs), token_key(ids), num_cached)
+    return explainer.explain(make(ids, **kwargs), token_key(ids), num_cached, tokens_lost)
+
+
+def tokens_lost(start: int, num_tokens: int) -> float:
+    """A price of one second a token, so that a price tells how many tokens were lost."""
+    return float(num_tokens)
 
 
 def span(index: int, role: str, start: int, end: int, text_hash: str) -> MessageSpan:
@@ -57,7 +61,7 @@ def test_what_was_known_and_is_gone_was_evicted() -> None:
     explainer = CacheExplainer()
     remember(explainer, tokens(100))
     explanation = why(explainer, tokens(100), 32)
-    assert (explanation.reason, explanation.num_lost_tokens) == ("evicted", 67)
+    assert (explanation.reason, explanation.price_s) == ("evicted", 67)
 
 
 def test_forty_of_sixty_thousand_and_the_rest_matches_from_55() -> None:
@@ -67,7 +71,7 @@ def test_forty_of_sixty_thousand_and_the_rest_matches_from_55() -> None:
     explanation = why(explainer, head + tokens(15, seed=4) + body, 40)
     assert explanation.reason == "prefix_diverged"
     assert (explanation.diverged_token, explanation.matches_again_at_token) == (40, 55)
-    assert explanation.num_lost_tokens == 59_945
+    assert explanation.price_s == 59_945
 
 
 def test_the_same_caller_under_another_salt_is_told_so_and_a_stranger_is_not() -> None:

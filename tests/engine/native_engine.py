@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from twostroke.model.loaded import LoadedModel
 from twostroke.predict.learning import LearningPredictor
 from twostroke.request import Request, RequestOutput, SamplingParams
 from twostroke.scheduler.scheduler import Scheduler
+from twostroke.scheduler.sequence import Sequence
 from twostroke.step import BLOCK_SIZE
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=3, ignore_eos=True, max_tokens=6)
@@ -107,9 +108,8 @@ class RealEngine:
         self.engine = Engine(
             self.scheduler,
             ModelRunner(self.backend),
-            observers=(self.meter, self.log) if is_logged else (self.meter,),
-            predictor=predictor,
-            take_record=self.meter.take,
+            meter=self.meter,
+            observers=(self.log,) if is_logged else (),
         )
         self.outputs: dict[str, list[RequestOutput]] = {}
         self.final: dict[str, RequestOutput] = {}
@@ -117,12 +117,12 @@ class RealEngine:
 
     def add(
         self,
-        prompt: Sequence[int],
+        prompt: list[int] | tuple[int, ...],
         params: SamplingParams,
         *,
         salt: str = "",
         end_token_ids: frozenset[int] = frozenset(),
-    ) -> Request:
+    ) -> Sequence:
         self._serial += 1
         request = Request(
             id=f"r{self._serial}",
@@ -135,7 +135,7 @@ class RealEngine:
         )
         self.engine.add(request)
         self.outputs[request.id] = []
-        return request
+        return self.scheduler.get(request.id)
 
     def take(self, outputs: Iterable[RequestOutput | None]) -> None:
         for output in outputs:
@@ -150,7 +150,7 @@ class RealEngine:
     def step(self) -> None:
         self.take(self.engine.step())
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: Sequence) -> None:
         self.take([self.engine.abort(request.id)])
 
     def run(self) -> None:
@@ -158,7 +158,7 @@ class RealEngine:
             self.step()
         self.cache.check_integrity()
 
-    def result(self, request: Request) -> Answer:
+    def result(self, request: Sequence) -> Answer:
         outputs = self.outputs[request.id]
         logprobs = [p for o in outputs for p in o.logprobs]
         values = [v for p in logprobs for v in (p.logprob, *(value for _, value in p.top))]
@@ -170,13 +170,13 @@ class RealEngine:
             bits.tobytes(),
         )
 
-    def answer(self, prompt: Sequence[int], params: SamplingParams, **kwargs: Any) -> Answer:
+    def answer(self, prompt: list[int] | tuple[int, ...], params: SamplingParams, **kwargs: Any) -> Answer:
         """Run one request to its end."""
         request = self.add(prompt, params, **kwargs)
         self.run()
         return self.result(request)
 
-    def answers(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Answer]:
+    def answers(self, prompts: list[tuple[int, ...]], params: SamplingParams) -> list[Answer]:
         """Run requests side by side."""
         requests = [self.add(prompt, params) for prompt in prompts]
         self.run()

@@ -11,9 +11,11 @@ from contextlib import aclosing
 import pytest
 
 from tests.simulation import Simulation, tokens
-from twostroke.engine.async_engine import AsyncEngine, _Stream
+from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.stream import OutputStream
 from twostroke.errors import ContextTooLong, EngineStopped, QueueFull
-from twostroke.request import FinishReason, RequestOutput
+from twostroke.events import Finished
+from twostroke.request import FinishReason, Request, RequestOutput
 from twostroke.step import StepPlan
 
 
@@ -30,6 +32,9 @@ class Served:
 
         self.sim.runner.run = slow
         self.engine = AsyncEngine(self.sim.engine)
+
+    def ends(self, request: Request) -> list[FinishReason]:
+        return [e.reason for e in self.sim.log.of(Finished) if e.request_id == request.id]
 
     async def collect(self, prompt: list[int], **kwargs: object) -> list[RequestOutput]:
         return [o async for o in self.engine.generate(self.sim.request(prompt, **kwargs))]
@@ -104,8 +109,8 @@ def test_x1_closing_a_stream_frees_its_place_within_a_step() -> None:
         async with aclosing(served.engine.generate(request)) as outputs:
             async for _ in outputs:
                 break
-        await until(lambda: request.finish_reason is not None)
-        assert request.finish_reason is FinishReason.CANCELLED
+        await until(lambda: served.ends(request) != [])
+        assert served.ends(request) == [FinishReason.CANCELLED]
         assert served.engine.num_requests == 0
 
     serve(main)
@@ -134,7 +139,7 @@ def test_x2_x3_cancelling_the_task_cancels_wherever_the_request_stands(delay_s: 
 def test_x3_a_reader_that_left_before_its_turn_is_never_started() -> None:
     async def main() -> None:
         served = Served()
-        stream = _Stream(served.sim.request(tokens(30), max_tokens=5))
+        stream = OutputStream(served.sim.request(tokens(30), max_tokens=5))
         served.engine._close(stream)  # it left while the thread was taking in what had arrived
         served.engine._add(stream)
         assert not served.sim.engine.has_work
@@ -238,9 +243,9 @@ def test_a_loop_that_vanished_costs_the_others_nothing() -> None:
     loop.run_until_complete(abandon())
     loop.close()
     deadline_s = time.monotonic() + 10
-    while request.finish_reason is None and time.monotonic() < deadline_s:
+    while not served.ends(request) and time.monotonic() < deadline_s:
         time.sleep(0.005)
-    assert request.finish_reason is FinishReason.CANCELLED
+    assert served.ends(request) == [FinishReason.CANCELLED]
     outputs = asyncio.run(served.collect(tokens(30, seed=2), max_tokens=5))
     assert len(ids(outputs)) == 5
     served.engine.shutdown()
@@ -257,7 +262,7 @@ def test_progress_of_a_prompt_can_be_read_while_it_is_read() -> None:
         task = asyncio.create_task(asyncio.wait_for(_last(served.engine.generate(request)), 10))
         seen = set()
         while not task.done():
-            progress = served.engine.progress(request.id)
+            progress = served.engine.status.progress.get(request.id)
             if progress is not None:
                 seen.add(progress.num_done)
             await asyncio.sleep(0.001)

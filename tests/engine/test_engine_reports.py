@@ -6,6 +6,7 @@ changes the answer. Rows about HTTP, text and real weights are tested with those
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
@@ -15,7 +16,8 @@ from tests.simulation import Simulation, tokens
 from twostroke.errors import ContextTooLong, OutOfBlocks, QueueFull
 from twostroke.events import Admitted, Preempted, StepDone
 from twostroke.planner.simulated import LinearCost
-from twostroke.request import FinishReason, MessageSpan, RequestState
+from twostroke.request import FinishReason, MessageSpan
+from twostroke.scheduler.sequence import SequenceState
 
 CPU = LinearCost(step_s=0.003, prefill_token_s=0.0004, pair_s=2e-8, decode_s=0.0002)
 TARGET_S = 0.1
@@ -41,9 +43,10 @@ def test_f1_progress_of_a_long_prompt_is_known_and_its_speed_is_never_zero() -> 
     seen = []
     while not request.output_token_ids:
         sim.step()
-        progress = sim.engine.progress(request.id)
+        progress = sim.engine.status.progress[request.id]
         seen.append(progress.num_done)
-        assert progress.num_total == 4000 and progress.eta_s is not None
+        assert progress.num_total == 4000
+        assert sim.engine.status.eta_s(request.id) is not None
     assert seen == sorted(set(seen)) and seen[0] == 512 and seen[-1] == 4000
     sim.run()
     record = sim.final[request.id].record
@@ -67,7 +70,7 @@ def test_f4_a_stream_keeps_its_pace_while_two_long_prompts_are_read() -> None:
     while stream.num_output_tokens < 5:
         sim.step()
     prompts = [sim.add(tokens(20_000, seed=s), max_tokens=1) for s in (2, 3)]
-    while any(p.state is not RequestState.FINISHED for p in prompts):
+    while any(p.state is not SequenceState.FINISHED for p in prompts):
         sim.step()
     assert max(gaps(sim, stream.id)) <= 1.1 * TARGET_S
     chunks = [len(e.plan.prefill[0].token_ids) for e in sim.log.of(StepDone) if e.plan.is_mixed]
@@ -176,7 +179,7 @@ def test_c9_c11_a_clock_in_the_first_message_is_named_with_its_place() -> None:
         max_tokens=1,
         spans=(MessageSpan(index=0, role="system", start=4, end=60, text_hash="t"), spans[1]),
     )
-    later.char_at = lambda token: (token - 4) * 5
+    later = dataclasses.replace(later, char_at=lambda token: (token - 4) * 5)
     sim.engine.add(later)
     sim.run()
     cache = sim.final[later.id].record.cache
@@ -242,7 +245,7 @@ def test_c_the_sharer_goes_on_alone_when_the_one_computing_is_cancelled() -> Non
     second = sim.add(tokens(640), max_tokens=5)
     for _ in range(3):
         sim.step()
-    assert second.state is RequestState.WAITING
+    assert second.state is SequenceState.WAITING
     sim.abort(first.id)
     sim.run()
     assert sim.final[second.id].record.prompt.cached == 192
@@ -326,7 +329,7 @@ def test_m6_m10_random_lengths_and_cancels_leave_only_cached_blocks() -> None:
         sim.add(tokens(rng.randint(1, 120), seed=i), max_tokens=rng.randint(0, 60))
         for _ in range(rng.randint(0, 6)):
             sim.step()
-        live = sim.scheduler.requests()
+        live = sim.scheduler.sequences()
         if live and i % 3 == 0:
             sim.abort(rng.choice(live).id)
     sim.run()

@@ -224,7 +224,7 @@ def test_m9_the_kv_cache_takes_the_bytes_that_were_planned(model: RealModel) -> 
     for num_blocks in (1, 64, 1000):
         engine = model.engine(KERNEL_SETS[0], num_blocks=num_blocks)
         planned = num_blocks * kv_block_bytes(model.model.config, KvType.BF16)
-        assert abs(engine.model.kv_bytes - planned) <= 0.02 * planned
+        assert abs(engine.backend.kv_bytes - planned) <= 0.02 * planned
 
 
 @pytest.mark.models

@@ -74,7 +74,7 @@ def test_the_prediction_of_a_first_token_comes_true(num_streams: int) -> None:
     machine = Machine()
     for i in range(num_streams):
         machine.add(f"s{i}", ids(100, 10_000 * (i + 1)), 600)
-    while any(not r.output_token_ids for r in machine.scheduler.requests()):
+    while any(not r.output_token_ids for r in machine.scheduler.sequences()):
         machine.engine.step()
     told = machine.ask(ids(1500), 20)
     assert told.ttft is not None and len(told.outlook.streams) == num_streams

@@ -22,10 +22,11 @@ def dec(name: str, start: int) -> Slice:
     return Slice(name, Phase.DECODE, (1,), start, (), SPEC)
 
 
-def step(start_s: float, end_s: float, prefill=(), decode=(), **kwargs) -> StepDone:
-    return StepDone(
-        StepPlan(tuple(prefill), tuple(decode)), StepResult({}, {}, start_s, end_s), **kwargs
-    )
+def step(
+    start_s: float, end_s: float, prefill=(), decode=(), predicted_s=None, **kwargs
+) -> StepDone:
+    plan = StepPlan(tuple(prefill), tuple(decode), predicted_s=predicted_s)
+    return StepDone(plan, StepResult({}, {}, start_s, end_s), **kwargs)
 
 
 def feed(meter: PhaseMeter, *events) -> None:

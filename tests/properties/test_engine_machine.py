@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.simulation import Simulation, tokens
 from twostroke.errors import CapacityError, RequestError
-from twostroke.request import FinishReason, RequestState
+from twostroke.request import FinishReason
+from twostroke.scheduler.sequence import SequenceState
 
 NUM_BLOCKS = 24
 PREFIXES = [tokens(70, seed=s) for s in (1, 2)]
@@ -67,18 +68,18 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sim.engine.has_work)
     @rule(which=st.integers(0, 100))
     def cancel(self, which: int) -> None:
-        requests = self.sim.scheduler.requests()
+        requests = self.sim.scheduler.sequences()
         request = requests[which % len(requests)]
         self.sim.abort(request.id)
         self.cancelled.add(request.id)
-        assert request.state is RequestState.FINISHED and not request.block_table
+        assert request.state is SequenceState.FINISHED and not request.block_table
 
     @precondition(lambda self: self.sim.engine.has_work)
     @rule()
     def every_step_makes_progress(self) -> None:
-        before = [(r.num_computed_tokens, r.num_tokens) for r in self.sim.scheduler.requests()]
+        before = [(r.num_computed_tokens, r.num_tokens) for r in self.sim.scheduler.sequences()]
         self.sim.step()
-        after = [(r.num_computed_tokens, r.num_tokens) for r in self.sim.scheduler.requests()]
+        after = [(r.num_computed_tokens, r.num_tokens) for r in self.sim.scheduler.sequences()]
         assert after != before
 
     @invariant()
@@ -127,7 +128,7 @@ def soak(num_requests: int) -> None:
                 end_token_ids=frozenset(range(100, 3000)),
             )
             if rng.random() < 1 / 3:
-                live = sim.scheduler.requests()
+                live = sim.scheduler.sequences()
                 sim.abort(rng.choice(live).id)
         sim.step()
         if added % 1000 == 0:

@@ -8,16 +8,16 @@ from twostroke.errors import ContextTooLong, OutOfBlocks
 from twostroke.request import SamplingParams
 from twostroke.scheduler.policy import (
     largest_chunk,
+    max_total_tokens,
     order_key,
     promised_tokens,
     step_budget_s,
-    total_limit,
 )
 
 
 def limit(num_prompt: int, max_tokens: int | None, *, context: int = 100, blocks: int = 100) -> int:
     params = SamplingParams(max_tokens=max_tokens)
-    return total_limit(params, num_prompt, max_model_len=context, num_blocks=blocks)
+    return max_total_tokens(params, num_prompt, max_model_len=context, num_blocks=blocks)
 
 
 def test_limit_is_prompt_and_max_tokens_or_the_room_left() -> None:
@@ -43,7 +43,7 @@ def test_the_last_token_needs_no_slot() -> None:
 def promise(num_tokens: int, most: int, *, is_declared: bool = False, preempted: int = 0) -> int:
     return promised_tokens(
         num_tokens=num_tokens,
-        limit=most,
+        max_num_tokens=most,
         is_declared=is_declared,
         num_preemptions=preempted,
         growth=256,

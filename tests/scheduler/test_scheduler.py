@@ -8,7 +8,7 @@ from tests.simulation import Simulation, tokens
 from twostroke.errors import RequestError
 from twostroke.events import Admitted, Preempted, StepDone
 from twostroke.planner.simulated import LinearCost
-from twostroke.request import RequestState
+from twostroke.scheduler.sequence import SequenceState
 from twostroke.step import Phase, StepPlan
 
 
@@ -196,4 +196,4 @@ def test_a_held_request_lets_one_with_another_head_pass() -> None:
     sim.run()
     assert held.num_cached_tokens == 499
     assert order_of_admission(sim) == ["computing", "held"]
-    assert held.state is RequestState.FINISHED
+    assert held.state is SequenceState.FINISHED

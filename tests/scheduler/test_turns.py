@@ -37,7 +37,7 @@ def test_a_turn_counts_the_gap_before_its_step_but_not_a_callers_pause(
     config = EngineConfig(max_model_len=256, max_num_seqs=2)
     scheduler = Scheduler(config, KVCacheManager(64), listener, clock=clock)
     runner = SimulatedRunner(64, lambda plan: STEP_S, clock)
-    engine = Engine(scheduler, runner, clock=clock, predictor=listener)
+    engine = Engine(scheduler, runner, clock=clock)
 
     def run_one(name: str, start: int) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from twostroke.backend.arrays import CachedModel, Results
-from twostroke.backend.inputs import InputBuilder, WantedRow
+from twostroke.backend.inputs import WantedRow, step_arrays
 from twostroke.errors import KernelError
 from twostroke.request import TokenLogprob
 from twostroke.step import Sampled, StepPlan, StepResult
@@ -19,7 +19,6 @@ class ModelRunner:
         self.model = model
         self.num_blocks = model.num_blocks
         self._clock = clock
-        self._inputs = InputBuilder()
 
     def run(self, plan: StepPlan) -> StepResult:
         """Compute every slice of the plan and sample where asked.
@@ -31,7 +30,7 @@ class ModelRunner:
             InvalidSampling: logit_bias names an id outside the vocabulary.
         """
         start_s = self._clock()
-        arrays, wanted = self._inputs.build(plan)
+        arrays, wanted = step_arrays(plan)
         results = self.model.step(arrays)
         end_s = self._clock()
         sampled: dict[str, Sampled] = {}
@@ -52,10 +51,6 @@ class ModelRunner:
             start_s=start_s,
             end_s=end_s,
         )
-
-    def forget(self, request_id: str) -> None:
-        """Drop what is kept for a request that has ended."""
-        self._inputs.forget(request_id)
 
 
 def _sampled(results: Results, i: int, row: WantedRow) -> Sampled:

@@ -16,7 +16,7 @@ from twostroke.dataclass import dataclass
 from twostroke.predict.cost import CostModel, Work
 from twostroke.predict.hardware import MachineProfile
 from twostroke.request import SamplingParams
-from twostroke.step import BLOCK_SIZE, Phase, Runner, SampleSpec, Slice, StepPlan
+from twostroke.step import BLOCK_SIZE, BlockTable, Phase, Runner, SampleSpec, Slice, StepPlan
 
 PROMPT_SEED = 1234
 _GREEDY = SamplingParams(temperature=0.0)
@@ -108,12 +108,12 @@ class LocalBench:
 
     # One run each
 
-    def _blocks(self, index: int, num_tokens: int) -> tuple[int, ...]:
+    def _blocks(self, index: int, num_tokens: int) -> BlockTable:
         count = -(-num_tokens // BLOCK_SIZE)
-        return tuple(range(index * count, (index + 1) * count))
+        return BlockTable(range(index * count, (index + 1) * count))
 
     def _fill(
-        self, request_id: str, ids: tuple[int, ...], start: int, blocks: tuple[int, ...]
+        self, request_id: str, ids: tuple[int, ...], start: int, blocks: BlockTable
     ) -> Iterator[tuple[StepPlan, int | None]]:
         """Run [start, len(ids)) in chunks; yield each plan and the token after the last chunk."""
         for at in range(start, len(ids), self._chunk):
@@ -134,7 +134,6 @@ class LocalBench:
         start = time.perf_counter()
         done = list(self._fill("bench", ids, depth, blocks))
         seconds = time.perf_counter() - start
-        self._runner.forget("bench")
         for plan, sampled in done:
             work += self._cost.step_work(plan)
             token = sampled if sampled is not None else token
@@ -163,8 +162,6 @@ class LocalBench:
             for i in range(batch):
                 tokens[i].append(sampled[f"bench-{i}"].token_id)
         seconds = time.perf_counter() - start
-        for i in range(batch):
-            self._runner.forget(f"bench-{i}")
         work = Work()
         for plan in plans:
             work += self._cost.step_work(plan)
@@ -176,7 +173,6 @@ class LocalBench:
         for _ in range(num_tokens):
             blocks = self._blocks(0, len(ids))
             done = list(self._fill("bench", ids, 0, blocks))
-            self._runner.forget("bench")
             for plan, _ in done:
                 work += self._cost.step_work(plan)
             token = done[-1][1]

@@ -1,5 +1,4 @@
-"""Why a prompt was not reused further: one reason, the first differing token, and what the miss
-threw away.
+"""Why the cache did not cover more of a prompt: one reason, the first differing token, the price.
 
 Compares the prompt with recent token sequences of the same caller. Knows ids and message spans,
 never text, and never looks outside the caller's own salts.
@@ -8,9 +7,11 @@ never text, and never looks outside the caller's own salts.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 from twostroke.cache.radix import TOKEN_BYTES, common_tokens
 from twostroke.dataclass import dataclass
+from twostroke.record import CacheOutcome
 from twostroke.request import MessageSpan, Request
 
 MAX_RECENT = 32  # sequences remembered per salt
@@ -23,25 +24,12 @@ MAX_OLD_GAP_TOKENS = 4096  # how far into the old one
 MAX_RETOKENISED_GAP = 32  # a longer gap on one side is a dropped part, not another spelling
 OWNER_SEPARATOR = "\x00"
 
+PriceOf = Callable[[int, int], float | None]  # (start, tokens) -> seconds of prefill, None: unknown
+
 
 def join_salt(owner: str, caller_salt: str) -> str:
     """Return one salt from an owner's (an API key's) and the caller's own."""
     return f"{owner.replace(OWNER_SEPARATOR, '')}{OWNER_SEPARATOR}{caller_salt}"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Reason (docs/laws.md, law 8), None when nothing was missed; positions are prompt tokens.
-
-    num_lost_tokens: tokens computed before that had to be computed again; None when unknown.
-    """
-
-    reason: str | None
-    diverged_token: int | None = None
-    diverged_message: int | None = None
-    diverged_char: int | None = None
-    matches_again_at_token: int | None = None
-    num_lost_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,6 @@ class CacheExplainer:
 
     def remember(self, request: Request, key: bytes) -> None:
         """Keep the computed tokens of a request (as `token_key`) for later comparisons."""
-        key = key[: request.num_computed_tokens * TOKEN_BYTES]
         if not key:
             return
         recent = self._recent.setdefault(request.salt, deque())
@@ -89,22 +76,27 @@ class CacheExplainer:
         if not salts:
             del self._salts_of[_owner(salt)]
 
-    def explain(self, request: Request, key: bytes, num_cached: int) -> Explanation:
-        """Say why only num_cached tokens of the prompt were reused.
+    def explain(
+        self, request: Request, key: bytes, num_cached: int, price_s: PriceOf
+    ) -> CacheOutcome:
+        """Return why only num_cached tokens of the prompt were reused, and what the rest costs.
 
         Cost: compares the prompt with at most MAX_RECENT sequences of its salt.
         """
-        if num_cached >= request.num_prompt_tokens - 1:
-            return Explanation(None)
+        last = request.num_prompt_tokens - 1
+        if num_cached >= last:
+            return CacheOutcome()
         old, shared = self._closest(request.salt, key)
         if old is None:
-            return Explanation(self._reason_without_history(request.salt, key))
-        reusable = min(shared, request.num_prompt_tokens - 1)
+            return CacheOutcome(reason=self._reason_without_history(request.salt, key))
+        reusable = min(shared, last)
         if reusable > num_cached:
-            return Explanation("evicted", num_lost_tokens=reusable - num_cached)
+            return CacheOutcome(
+                reason="evicted", price_s=price_s(num_cached, reusable - num_cached)
+            )
         if shared == len(old.key) // TOKEN_BYTES:
-            return Explanation(None)
-        return _diverged(request, key, old, shared)
+            return CacheOutcome()
+        return _diverged(request, key, old, shared, lambda lost: price_s(num_cached, lost))
 
     def _closest(self, salt: str, key: bytes) -> tuple[_Remembered | None, int]:
         best: tuple[_Remembered | None, int] = (None, -1)
@@ -126,20 +118,26 @@ def _owner(salt: str) -> str:
     return salt.partition(OWNER_SEPARATOR)[0]
 
 
-def _diverged(request: Request, key: bytes, old: _Remembered, at: int) -> Explanation:
+def _diverged(
+    request: Request,
+    key: bytes,
+    old: _Remembered,
+    at: int,
+    price_s: Callable[[int], float | None],
+) -> CacheOutcome:
     again = find_again(key, old.key, at)
-    lost = None
+    num_lost = 0
     if again is not None:
         new_at, old_at = again
-        lost = common_tokens(key[new_at * TOKEN_BYTES :], old.key[old_at * TOKEN_BYTES :])
+        num_lost = common_tokens(key[new_at * TOKEN_BYTES :], old.key[old_at * TOKEN_BYTES :])
     message = _span_at(request.spans, at)
-    return Explanation(
+    return CacheOutcome(
         reason=_reason(message, old, at, again),
         diverged_token=at,
         diverged_message=message.index if message is not None else None,
         diverged_char=request.char_at(at) if request.char_at is not None else None,
         matches_again_at_token=again[0] if again is not None else None,
-        num_lost_tokens=lost,
+        price_s=price_s(num_lost) if num_lost else None,
     )
 
 

@@ -1,16 +1,17 @@
-"""The only door to KV blocks: match, allocate, extend, commit, free.
+"""The only entry point to KV blocks: match, allocate, extend, commit, free.
 
-Memory is promised before it is used: `num_available` is what is neither used nor promised. Knows
-ids and tokens; the bytes are the backend's.
+Memory is promised before a block is handed out: `num_available` counts the blocks that are neither
+used nor promised. The manager knows ids and tokens; the bytes are the backend's.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from twostroke.cache.block_pool import BlockPool
 from twostroke.cache.radix import TOKEN_BYTES, Node, RadixTree, token_key
 from twostroke.dataclass import dataclass
-from twostroke.request import Request
-from twostroke.step import BLOCK_SIZE, BlockCopy
+from twostroke.step import BLOCK_SIZE, BlockCopy, BlockTable
 
 
 def blocks_for(num_tokens: int) -> int:
@@ -18,9 +19,20 @@ def blocks_for(num_tokens: int) -> int:
     return -(-num_tokens // BLOCK_SIZE)
 
 
+class ComputedTokens(Protocol):
+    """The tokens of a request, of which the first num_computed_tokens have K and V."""
+
+    @property
+    def num_computed_tokens(self) -> int: ...
+
+    def token_ids(self, start: int, end: int) -> tuple[int, ...]:
+        """Return tokens [start, end)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What of a prompt is cached: whole blocks, then the first tokens of one more, to be copied.
+    """The cached prefix of a prompt: whole blocks, then the first tokens of one to be copied.
 
     Valid until the next call that changes the manager.
     """
@@ -36,27 +48,58 @@ class Match:
         return len(self.nodes) * BLOCK_SIZE + self.num_partial_tokens
 
 
+class Lease:
+    """The blocks of one admitted request and the room it was promised. Sole writer: the manager.
+
+    Blocks [0, len(nodes)) belong to the prefix tree, the rest to this request alone.
+    """
+
+    __slots__ = ("_table", "blocks", "nodes", "num_reserved", "salt", "tail")
+
+    def __init__(self, salt: str, nodes: list[Node], num_reserved: int) -> None:
+        self.salt = salt
+        self.nodes = nodes
+        self.blocks = [node.block for node in nodes]
+        self.num_reserved = num_reserved  # blocks
+        self.tail: Node | None = None  # the unfinished last block, where others may copy it
+        self._table: BlockTable | None = None
+
+    @property
+    def block_table(self) -> BlockTable:
+        """A snapshot of the block ids; the same object until a block changes."""
+        if self._table is None:
+            self._table = BlockTable(self.blocks)
+        return self._table
+
+    @property
+    def num_reserved_tokens(self) -> int:
+        """Tokens that the promised blocks hold."""
+        return self.num_reserved * BLOCK_SIZE
+
+    @property
+    def last_node(self) -> Node | None:
+        """The tree's node that the request's next block comes under; None: a root."""
+        return self.nodes[-1] if self.nodes else None
+
+    def append(self, block: int) -> None:
+        """Add a block behind the last one."""
+        self.blocks.append(block)
+        self._table = None
+
+    def replace(self, index: int, block: int) -> None:
+        """Use another block of equal tokens."""
+        self.blocks[index] = block
+        self._table = None
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a request got when it was admitted."""
+    """A lease as it was given: how much of it is cached, and the copy that completes the prefix."""
 
-    block_ids: tuple[int, ...]
+    lease: Lease
     num_cached_tokens: int
     new_blocks: tuple[int, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
-
-
-class _Lease:
-    """Blocks of one admitted request: [0, len(nodes)) are the tree's, the rest are private."""
-
-    __slots__ = ("blocks", "nodes", "num_reserved", "salt", "tail")
-
-    def __init__(self, salt: str, nodes: list[Node], blocks: list[int], num_reserved: int) -> None:
-        self.salt = salt
-        self.nodes = nodes
-        self.blocks = blocks
-        self.num_reserved = num_reserved
-        self.tail: Node | None = None  # what of the unfinished last block others may copy
 
 
 class KVCacheManager:
@@ -67,7 +110,7 @@ class KVCacheManager:
         self.is_enabled = is_enabled
         self._pool = BlockPool(num_blocks)
         self._tree = RadixTree(self._pool)
-        self._leases: dict[str, _Lease] = {}
+        self._leases: set[Lease] = set()
         self._num_promised = 0  # blocks reserved by leases and not yet handed out
         self._copy_sources: list[Node] = []
 
@@ -87,33 +130,34 @@ class KVCacheManager:
         return self.num_blocks - self._pool.num_free
 
     def match(self, salt: str, key: bytes) -> Match:
-        """Return what of a prompt (a `token_key`) is cached; its last token is left to compute."""
+        """Return the cached prefix of a prompt (a `token_key`), the last token always left out."""
         if not self.is_enabled:
             return Match(salt)
         path, partial, num_partial = self._tree.match(salt, key[:-TOKEN_BYTES])
         return Match(salt, tuple(path), partial, num_partial)
 
-    def allocate(self, request_id: str, match: Match, num_tokens: int) -> Allocation | None:
-        """Hold what matched, promise room for num_tokens in all; None: not now, nothing changed."""
-        assert request_id not in self._leases
+    def allocate(self, match: Match, num_tokens: int) -> Allocation | None:
+        """Lease the matched blocks and promise room for num_tokens in all.
+
+        None: there is no room now, and nothing changed.
+        """
         wanted = blocks_for(num_tokens)
         lease = self._hold(match, wanted)
         if lease is None and match.partial is not None:
-            match = Match(
-                match.salt, match.nodes
-            )  # the source of a copy needs a block for one step
+            # The source of a copy needs a block of its own for one step: do without the copy.
+            match = Match(match.salt, match.nodes)
             lease = self._hold(match, wanted)
         if lease is None:
             return None
-        self._leases[request_id] = lease
+        self._leases.add(lease)
         if match.partial is None:
-            return Allocation(tuple(lease.blocks), match.num_tokens)
+            return Allocation(lease, match.num_tokens)
         target = self._take(lease)
         self._copy_sources.append(match.partial)
         copy = BlockCopy(match.partial.block, target, match.num_partial_tokens)
-        return Allocation(tuple(lease.blocks), match.num_tokens, (target,), (copy,))
+        return Allocation(lease, match.num_tokens, (target,), (copy,))
 
-    def _hold(self, match: Match, wanted: int) -> _Lease | None:
+    def _hold(self, match: Match, wanted: int) -> Lease | None:
         held = [*match.nodes, match.partial] if match.partial is not None else list(match.nodes)
         for node in held:
             self._pool.hold(node.block)
@@ -123,21 +167,20 @@ class KVCacheManager:
                 self._pool.release(node.block)
             return None
         self._num_promised += fresh
-        return _Lease(match.salt, list(match.nodes), [n.block for n in match.nodes], wanted)
+        return Lease(match.salt, list(match.nodes), wanted)
 
-    def _take(self, lease: _Lease) -> int:
+    def _take(self, lease: Lease) -> int:
         block = self._pool.allocate()
         if block is None:
             assert self._tree.evict(), "a promise was given without memory behind it"
             block = self._pool.allocate()
         assert block is not None
         self._num_promised -= 1
-        lease.blocks.append(block)
+        lease.append(block)
         return block
 
-    def reserve(self, request_id: str, num_tokens: int) -> bool:
-        """Promise room for num_tokens in all; False: not now, nothing changed."""
-        lease = self._leases[request_id]
+    def reserve(self, lease: Lease, num_tokens: int) -> bool:
+        """Promise room for num_tokens in all; False: there is no room now, nothing changed."""
         more = blocks_for(num_tokens) - lease.num_reserved
         if more <= 0:
             return True
@@ -147,60 +190,47 @@ class KVCacheManager:
         self._num_promised += more
         return True
 
-    def num_reserved_tokens(self, request_id: str) -> int:
-        """Return how many tokens the request has been promised room for."""
-        return self._leases[request_id].num_reserved * BLOCK_SIZE
-
-    def extend(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        """Hand out the blocks that num_tokens tokens need, within what was promised."""
-        lease = self._leases[request_id]
+    def extend(self, lease: Lease, num_tokens: int) -> tuple[int, ...]:
+        """Add the blocks that num_tokens tokens need, within the promise; return the new ids."""
         wanted = blocks_for(num_tokens)
         assert wanted <= lease.num_reserved, "blocks were asked for that were never promised"
         return tuple(self._take(lease) for _ in range(wanted - len(lease.blocks)))
 
-    def commit(self, request: Request, *, with_tail: bool = False) -> tuple[tuple[int, int], ...]:
-        """Let others reuse a request's computed blocks, with_tail the unfinished last one too.
+    def commit(self, lease: Lease, tokens: ComputedTokens, *, with_tail: bool = False) -> None:
+        """Let others reuse the computed blocks, with_tail the unfinished last one too.
 
-        Returns:
-            (index, block id) where equal tokens were cached first and the own copy is now free.
+        Where the tree already holds a block of equal tokens, the lease takes that one and its own
+        becomes free.
         """
         if not self.is_enabled:
-            return ()
-        lease = self._leases[request.id]
-        replaced = []
-        num_full, num_tail = divmod(request.num_computed_tokens, BLOCK_SIZE)
+            return
+        num_full, num_tail = divmod(tokens.num_computed_tokens, BLOCK_SIZE)
         for index in range(len(lease.nodes), num_full):
-            key = token_key(request.token_ids(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE))
+            key = token_key(tokens.token_ids(index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE))
             own = lease.blocks[index]
-            node = self._tree.insert(self._parent(lease), lease.salt, key, own)
+            node = self._tree.insert(lease.last_node, lease.salt, key, own)
             assert node is not None
             lease.nodes.append(node)
             if node.block != own:
                 self._pool.hold(node.block)
                 self._pool.release(own)
-                lease.blocks[index] = node.block
-                replaced.append((index, node.block))
+                lease.replace(index, node.block)
         if with_tail and num_tail:
             start = num_full * BLOCK_SIZE
-            key = token_key(request.token_ids(start, start + num_tail))
+            key = token_key(tokens.token_ids(start, start + num_tail))
             own = lease.blocks[num_full]
-            tail = self._tree.insert(self._parent(lease), lease.salt, key, own)
+            tail = self._tree.insert(lease.last_node, lease.salt, key, own)
             if tail is not None and tail.block == own:
                 lease.tail = tail
-        return tuple(replaced)
 
-    @staticmethod
-    def _parent(lease: _Lease) -> Node | None:
-        return lease.nodes[-1] if lease.nodes else None
+    def free(self, lease: Lease, tokens: ComputedTokens | None) -> None:
+        """Take back all blocks; the computed tokens stay reusable until they are evicted.
 
-    def free(self, request: Request, *, is_trusted: bool = True) -> None:
-        """Take back all blocks of a request; what it computed stays reusable until evicted.
-
-        Not is_trusted: its last step failed, so only what was committed before is kept.
+        tokens None: the last step failed, so only blocks that were committed before stay.
         """
-        if is_trusted:
-            self.commit(request, with_tail=True)
-        lease = self._leases.pop(request.id)
+        if tokens is not None:
+            self.commit(lease, tokens, with_tail=True)
+        self._leases.remove(lease)
         self._num_promised -= lease.num_reserved - len(lease.blocks)
         stamp = self._tree.tick()
         for block in reversed(lease.blocks[len(lease.nodes) :]):
@@ -226,7 +256,7 @@ class KVCacheManager:
         self._pool.check_integrity()
         self._tree.check_integrity()
         users = [0] * self.num_blocks
-        for lease in self._leases.values():
+        for lease in self._leases:
             for block in lease.blocks:
                 users[block] += 1
             assert [n.block for n in lease.nodes] == lease.blocks[: len(lease.nodes)]
@@ -234,7 +264,7 @@ class KVCacheManager:
             users[node.block] += 1
         for block, count in enumerate(users):
             assert self._pool.num_users(block) == count, f"block {block}: {count} users expected"
-        promised = sum(x.num_reserved - len(x.blocks) for x in self._leases.values())
+        promised = sum(x.num_reserved - len(x.blocks) for x in self._leases)
         assert promised == self._num_promised
         assert self.num_available >= 0, "more was promised than there is"
         if not self._leases and not self._copy_sources:

@@ -1,8 +1,7 @@
 """One engine thread behind asyncio.
 
-Callers hand requests and cancellations to the thread; the thread leaves each request's new tokens
-in its stream. A reader that lags finds them merged into one output, so memory is bounded by what a
-request may generate, and nobody waits for it.
+Callers send requests and commands to the thread; the thread puts each request's outputs into its
+stream. A slow reader holds up nobody. The engine's state is read from its published status.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
+from collections.abc import Sequence as Ids
 from typing import TypeVar
 
-from twostroke.engine.engine import Engine, PrefillProgress
+from twostroke.engine.engine import Engine
+from twostroke.engine.status import EngineStatus
+from twostroke.engine.stream import OutputStream, refuser, settler, waker
 from twostroke.errors import EngineStopped
-from twostroke.request import Request, RequestOutput, TokenLogprob
+from twostroke.request import Request, RequestOutput, SamplingParams
+from twostroke.scheduler.outlook import Outlook
 
 IDLE_WAIT_S = 1.0
 # After a lone request's first token: its reader gets the interpreter and a core before the next
@@ -27,62 +29,20 @@ FIRST_TOKEN_PAUSE_S = 0.0003
 T = TypeVar("T")
 
 
-class _Stream:
-    """Where the thread leaves one request's output; guarded by the engine's lock."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.loop = asyncio.get_running_loop()
-        self.event = asyncio.Event()
-        self.added: asyncio.Future[None] = self.loop.create_future()
-        self.has_begun = False  # something was put
-        self.is_closed = False  # nobody reads it any more
-        self.is_orphan = False  # nobody writes it any more
-        self._last: RequestOutput | None = None
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprob] = []
-
-    def put(self, output: RequestOutput) -> bool:
-        """Merge an output into what is not read yet; return whether there was nothing."""
-        was_empty = self._last is None
-        self._last = output
-        self._token_ids.extend(output.token_ids)
-        self._logprobs.extend(output.logprobs)
-        return was_empty
-
-    def take(self) -> RequestOutput | None:
-        """Return all that is not read yet as one output."""
-        output, self._last = self._last, None
-        if output is not None and len(self._token_ids) != len(output.token_ids):
-            output = replace(
-                output, token_ids=tuple(self._token_ids), logprobs=tuple(self._logprobs)
-            )
-        self._token_ids.clear()
-        self._logprobs.clear()
-        return output
-
-    def settle(self, error: Exception | None) -> None:
-        """Tell the caller, in its own loop, whether the request was taken."""
-        if self.added.done():
-            return
-        if error is None:
-            self.added.set_result(None)
-        else:
-            self.added.set_exception(error)
-
-
 class AsyncEngine:
     """Sole user of its Engine.
 
-    `generate` may be called from any event loop, `abort` and `stop` from any thread.
+    `generate` and `outlook` may be called from any event loop, `abort`, `stop` and `status` from
+    any thread.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._work = threading.Condition()
-        self._arrivals: deque[_Stream] = deque()
-        self._endings: deque[Callable[[], RequestOutput | None]] = deque()
-        self._streams: dict[str, _Stream] = {}  # requests in the engine
+        self._arrivals: deque[OutputStream] = deque()
+        self._commands: deque[Callable[[], RequestOutput | None]] = deque()
+        self._streams: dict[str, OutputStream] = {}  # requests in the engine
+        self._open: set[OutputStream] = set()  # requests handed over and not ended
         self._is_stopping = False
         self._fault: BaseException | None = None
         self._progress_s = time.monotonic()
@@ -108,7 +68,7 @@ class AsyncEngine:
     @property
     def num_requests(self) -> int:
         """Requests that have been handed over and have not ended."""
-        return len(self._streams) + len(self._arrivals)
+        return len(self._open)
 
     def seconds_without_progress(self) -> float:
         """Return how long work has waited since the last finished step; 0 when none waits.
@@ -117,9 +77,10 @@ class AsyncEngine:
         """
         return time.monotonic() - self._progress_s if self.num_requests else 0.0
 
-    def progress(self, request_id: str) -> PrefillProgress | None:
-        """Return how far the prompt of a request is, as of about now; None if it has ended."""
-        return self._engine.progress(request_id)
+    @property
+    def status(self) -> EngineStatus:
+        """The engine's state after its last step or command."""
+        return self._engine.status
 
     async def generate(
         self, request: Request, *, on_added: Callable[[], None] | None = None
@@ -132,11 +93,12 @@ class AsyncEngine:
             RequestError, CapacityError: refused at the door, before the first output.
             EngineStopped: the engine has ended.
         """
-        stream = _Stream(request)
+        stream = OutputStream(request)
         with self._work:
             if not self.is_alive:
                 raise self._stopped()
             self._arrivals.append(stream)
+            self._open.add(stream)
             self._work.notify()
         output: RequestOutput | None = None
         try:
@@ -156,68 +118,63 @@ class AsyncEngine:
         finally:
             self._close(stream)
 
-    def _close(self, stream: _Stream) -> None:
+    def _close(self, stream: OutputStream) -> None:
         """Let go of a stream; a request that has not ended is cancelled."""
         with self._work:
             stream.is_closed = True
             if stream in self._arrivals:
                 self._arrivals.remove(stream)
+                self._open.discard(stream)
             if self._streams.get(stream.request.id) is stream:
                 request_id = stream.request.id
-                self._endings.append(lambda: self._engine.abort(request_id))
+                self._commands.append(lambda: self._engine.abort(request_id))
                 self._work.notify()
 
     def abort(self, request_id: str) -> None:
         """Cancel a request before the next step; its reader gets the final output."""
-        self._end(lambda: self._engine.abort(request_id))
+        self._send(lambda: self._engine.abort(request_id))
 
     def stop(self, request_id: str, stop_reason: str | int | None, num_tokens_kept: int) -> None:
         """End a request whose text met a stop string; its reader gets the final output.
 
         Tokens generated since then may precede it in the stream, beyond num_tokens_kept.
         """
-        self._end(lambda: self._engine.stop(request_id, stop_reason, num_tokens_kept))
+        self._send(lambda: self._engine.stop(request_id, stop_reason, num_tokens_kept))
 
-    async def inspect(self, look: Callable[[Engine], T]) -> T:
-        """Return what `look` sees of the engine between two steps. It must change nothing.
+    async def outlook(
+        self, prompt_token_ids: Ids[int], params: SamplingParams, salt: str = ""
+    ) -> Outlook:
+        """Return what a request would meet if it were added now.
 
         Raises:
-            EngineStopped: the engine has ended. Whatever `look` raises.
+            RequestError: as `Engine.outlook`. EngineStopped: the engine has ended.
         """
+        return await self._asked(lambda: self._engine.outlook(prompt_token_ids, params, salt))
+
+    async def _asked(self, question: Callable[[], T]) -> T:
+        """Return the answer that the engine's thread gives between two steps."""
         loop = asyncio.get_running_loop()
-        seen: asyncio.Future[T] = loop.create_future()
+        answer: asyncio.Future[T] = loop.create_future()
 
-        def settle(value: T | None, error: Exception | None) -> None:
-            if seen.done():
-                return
-            if error is not None:
-                seen.set_exception(error)
-            else:
-                seen.set_result(value)  # type: ignore[arg-type]
-
-        def ending() -> None:
-            value, fault = None, None
-            try:
-                value = look(self._engine)
-            except Exception as error:
-                fault = error
-            with contextlib.suppress(RuntimeError):  # the asker's loop is gone
-                loop.call_soon_threadsafe(settle, value, fault)
+        def command() -> None:
+            settle = settler(answer, question)
+            with contextlib.suppress(RuntimeError):  # the asker's loop is closed
+                loop.call_soon_threadsafe(settle)
 
         with self._work:
             if not self.is_alive:
                 raise self._stopped()
-            self._endings.append(ending)
+            self._commands.append(command)
             self._work.notify()
-        while not (await asyncio.wait([seen], timeout=1.0))[0]:
+        while not (await asyncio.wait([answer], timeout=1.0))[0]:
             if not self.is_alive:
                 raise self._stopped()
-        return seen.result()
+        return answer.result()
 
-    def _end(self, ending: Callable[[], RequestOutput | None]) -> None:
+    def _send(self, command: Callable[[], RequestOutput | None]) -> None:
         with self._work:
             if self.is_alive:
-                self._endings.append(ending)
+                self._commands.append(command)
                 self._work.notify()
 
     def _stopped(self) -> EngineStopped:
@@ -241,27 +198,28 @@ class AsyncEngine:
         """Wait for work, then do what callers asked since the last step; False: stop."""
         with self._work:
             while not (
-                self._arrivals or self._endings or self._is_stopping or self._engine.has_work
+                self._arrivals or self._commands or self._is_stopping or self._engine.has_work
             ):
                 self._progress_s = time.monotonic()
                 self._work.wait(IDLE_WAIT_S)
             if self._is_stopping:
                 return False
-            arrivals, endings = list(self._arrivals), list(self._endings)
+            arrivals, commands = list(self._arrivals), list(self._commands)
             self._arrivals.clear()
-            self._endings.clear()
+            self._commands.clear()
         for stream in arrivals:
             self._add(stream)
-        for ending in endings:
-            output = ending()
+        for command in commands:
+            output = command()
             if output is not None:
                 self._deliver([output])
         return True
 
-    def _add(self, stream: _Stream) -> None:
+    def _add(self, stream: OutputStream) -> None:
         error: Exception | None = None
         with self._work:
             if stream.is_closed:
+                self._open.discard(stream)
                 return
             # Registered before the engine takes it: whoever closes it from now on cancels it.
             previous = self._streams.setdefault(stream.request.id, stream)
@@ -270,6 +228,7 @@ class AsyncEngine:
         except Exception as refusal:
             error = refusal
             with self._work:
+                self._open.discard(stream)
                 if previous is stream:
                     del self._streams[stream.request.id]
         self._call(stream.loop, lambda: stream.settle(error), [stream])
@@ -279,7 +238,7 @@ class AsyncEngine:
 
         Returns whether a lone reader gets its first output.
         """
-        woken: dict[asyncio.AbstractEventLoop, list[_Stream]] = {}
+        woken: dict[asyncio.AbstractEventLoop, list[OutputStream]] = {}
         has_first = False
         with self._work:
             for output in outputs:
@@ -288,19 +247,20 @@ class AsyncEngine:
                     continue
                 if output.finish_reason is not None:
                     del self._streams[output.request_id]
+                    self._open.discard(stream)
                 has_first |= not stream.has_begun
                 stream.has_begun = True
                 if stream.put(output):
                     woken.setdefault(stream.loop, []).append(stream)
         for loop, streams in woken.items():
-            self._call(loop, _waker(streams), streams)
+            self._call(loop, waker(streams), streams)
         return has_first and len(outputs) == 1
 
     def _call(
         self,
         loop: asyncio.AbstractEventLoop,
         callback: Callable[[], None],
-        streams: list[_Stream],
+        streams: list[OutputStream],
     ) -> None:
         """Run a callback in a reader's loop; readers whose loop is gone are closed."""
         try:
@@ -316,21 +276,10 @@ class AsyncEngine:
             arrivals, streams = list(self._arrivals), list(self._streams.values())
             self._arrivals.clear()
             self._streams.clear()
+            self._open.clear()
             for stream in streams:
                 stream.is_orphan = True
         for stream in arrivals:
-            self._call(stream.loop, _refuser(stream, self._stopped()), [])
+            self._call(stream.loop, refuser(stream, self._stopped()), [])
         for stream in streams:
             self._call(stream.loop, stream.event.set, [])
-
-
-def _waker(streams: list[_Stream]) -> Callable[[], None]:
-    def wake() -> None:
-        for stream in streams:
-            stream.event.set()
-
-    return wake
-
-
-def _refuser(stream: _Stream, error: Exception) -> Callable[[], None]:
-    return lambda: stream.settle(error)

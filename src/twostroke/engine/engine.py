@@ -1,41 +1,54 @@
 """One turn after another: plan, run, update, emit. Text never enters here.
 
 Driven directly by an offline caller, or by the thread of `async_engine`. A request whose runner
-step fails ends with an error; the others of that step are run again without it.
+step fails ends with an error; the other requests of that step are run again without it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
-from twostroke.dataclass import dataclass
+from twostroke.engine.apart import run_apart
+from twostroke.engine.status import EngineStatus
 from twostroke.events import Arrived, Event, Observer, StepDone
 from twostroke.record import RequestRecord
 from twostroke.request import FinishReason, Request, RequestOutput, SamplingParams
-from twostroke.scheduler.scheduler import Progress, Scheduler
-from twostroke.step import Phase, Predictor, Runner, Slice, StepPlan, StepResult
+from twostroke.scheduler.outlook import Outlook
+from twostroke.scheduler.policy import longest_prompt
+from twostroke.scheduler.progress import Progress
+from twostroke.scheduler.scheduler import Scheduler
+from twostroke.step import Phase, Runner, StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from twostroke.predict.learning import LearningPredictor
 
 WARM_UP_PROMPT = 64
 WARM_UP_OUTPUT = 4
 WARM_UP_IDS = ("warm-up-cold", "warm-up-measured")
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillProgress:
-    """How far a prompt is, cached tokens counted; eta_s as if it ran alone."""
+class RequestMeter(Protocol):
+    """Makes one record of each request's events."""
 
-    num_done: int
-    num_cached: int
-    num_total: int
-    eta_s: float | None
+    def on_event(self, event: Event) -> None:
+        """Account for one event."""
+        ...
+
+    def take(self, request_id: str) -> RequestRecord | None:
+        """Return the record of a request that has ended, once."""
+        ...
 
 
 class Engine:
-    """Sole caller of its scheduler and runner. Not thread-safe.
+    """Sole user of its scheduler, runner and meter. Not thread-safe but for `status`.
 
-    take_record gives the record of a request that has ended (the meter's `take`); it is asked after
-    the observers have seen the Finished event.
+    predictor: the one that the scheduler plans with; its current state is part of the status.
+    observers receive the events after the meter and give nothing back.
     """
 
     def __init__(
@@ -43,18 +56,19 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         *,
+        meter: RequestMeter | None = None,
         observers: Sequence[Observer] = (),
+        predictor: LearningPredictor | None = None,
         clock: Callable[[], float] = time.monotonic,
-        predictor: Predictor | None = None,
-        take_record: Callable[[str], RequestRecord | None] | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._meter = meter
         self._observers = tuple(observers)
-        self._clock = clock
         self._predictor = predictor
-        self._take_record = take_record
+        self._clock = clock
         self._warm: set[Phase] = set()
+        self._status = self._current_status()
 
     @property
     def has_work(self) -> bool:
@@ -62,14 +76,19 @@ class Engine:
         return self._scheduler.has_work
 
     @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler, to be read."""
-        return self._scheduler
+    def status(self) -> EngineStatus:
+        """The engine's state after its last step or command; may be read by any thread."""
+        return self._status
 
-    @property
-    def predictor(self) -> Predictor | None:
-        """What predicts its steps, to be asked."""
-        return self._predictor
+    def outlook(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, salt: str = ""
+    ) -> Outlook:
+        """Return what a request would meet now; nothing changes.
+
+        Raises:
+            RequestError: no prompt tokens, or an id that is no 32-bit number.
+        """
+        return self._scheduler.outlook(prompt_token_ids, params, salt)
 
     def add(self, request: Request) -> None:
         """Take a request; its arrival_s is the moment of this hand-over on the engine's clock.
@@ -87,16 +106,7 @@ class Engine:
                 request.init_s,
             )
         )
-
-    def progress(self, request_id: str) -> PrefillProgress | None:
-        """Return how far the prompt of a request is; None if it has ended."""
-        request = self._scheduler.get(request_id)
-        if request is None:
-            return None
-        total = request.num_prompt_tokens
-        done = min(request.num_computed_tokens, total)
-        eta_s = self._scheduler.predicted_prefill_s(done, total - done)
-        return PrefillProgress(done, request.num_cached_tokens, total, eta_s)
+        self._publish()
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """Cancel a request wherever it stands; None if it has ended."""
@@ -120,11 +130,11 @@ class Engine:
         num_tokens_kept: int | None = None,
         error: str | None = None,
     ) -> RequestOutput | None:
-        request = self._scheduler.finish(request_id, reason, num_tokens_kept=num_tokens_kept)
-        if request is None:
+        sequence = self._scheduler.finish(request_id, reason, num_tokens_kept=num_tokens_kept)
+        if sequence is None:
             return None
-        self._runner.forget(request_id)
         self._emit_scheduled()
+        self._publish()
         return RequestOutput(
             request_id=request_id,
             token_ids=(),
@@ -135,87 +145,56 @@ class Engine:
         )
 
     def step(self) -> list[RequestOutput]:
-        """Run one step and return what each of its requests got; empty when there is no work."""
+        """Run one step and return the output of each of its requests; empty without work."""
         plan = self._scheduler.plan()
         self._emit_scheduled()
         if not plan.prefill and not plan.decode:
             return []
-        predicted_s = self._predictor.step_s(plan) if self._predictor is not None else None
         failed: list[RequestOutput] = []
         try:
             result = self._runner.run(plan)
         except Exception as error:
-            plan, result = self._run_apart(plan, error, failed)
-            predicted_s = None
+            apart = run_apart(self._runner, plan, error, self._clock)
+            plan, result = apart.plan, apart.result
+            failed = [self._failed(request_id, text) for request_id, text in apart.errors]
         is_cold = self._is_cold(plan) or bool(failed)
         progress = self._scheduler.update(plan, result, is_cold=is_cold)
-        self._emit(StepDone(plan, result, is_cold, predicted_s))
+        self._emit(StepDone(plan, result, is_cold))
         self._emit_scheduled()
         outputs = [self._output(p) for p in progress]
-        return outputs + failed if failed else outputs
+        self._publish()
+        return outputs + failed
+
+    def _failed(self, request_id: str, text: str) -> RequestOutput:
+        output = self._end(request_id, FinishReason.ERROR, error=text)
+        assert output is not None
+        return output
 
     def _output(self, progress: Progress) -> RequestOutput:
-        request, sampled, stop_reason = progress
-        record = None
-        if request.finish_reason is not None:
-            self._runner.forget(request.id)
-            record = self._record(request.id)
+        sequence, sampled, stop_reason = progress
+        reason = sequence.finish_reason
         return RequestOutput(
-            request_id=request.id,
+            request_id=sequence.request.id,
             token_ids=(sampled.token_id,) if sampled is not None else (),
             logprobs=(sampled.logprob,) if sampled is not None and sampled.logprob else (),
-            finish_reason=request.finish_reason,
+            finish_reason=reason,
             stop_reason=stop_reason,
-            record=record,
+            record=self._record(sequence.request.id) if reason is not None else None,
         )
 
-    def _run_apart(
-        self, plan: StepPlan, error: Exception, failed: list[RequestOutput]
-    ) -> tuple[StepPlan, StepResult]:
-        """Run the slices of a failed step one by one; those that fail alone end with their error.
-
-        Computing a slice again writes the same bits, so nothing is lost by the first attempt.
-        """
-        is_single = len(plan.slices) == 1
-        prefill: list[Slice] = []
-        decode: list[Slice] = []
-        results: list[StepResult] = []
-        start_s = self._clock()
-        for s in plan.slices:
-            kept = prefill if s.phase is Phase.PREFILL else decode
-            part = StepPlan(
-                (s,) if kept is prefill else (),
-                (s,) if kept is decode else (),
-                () if results else plan.new_blocks,
-                () if results else plan.copies,
-            )
-            try:
-                if is_single:
-                    raise error
-                results.append(self._runner.run(part))
-                kept.append(s)
-            except Exception as own:
-                message = f"{type(own).__name__}: {own}"
-                output = self._end(s.request_id, FinishReason.ERROR, error=message)
-                assert output is not None
-                failed.append(output)
-        sampled = {k: v for r in results for k, v in r.sampled.items()}
-        scores = {k: v for r in results for k, v in r.scores.items()}
-        result = StepResult(sampled, scores, start_s, self._clock())
-        return StepPlan(tuple(prefill), tuple(decode), plan.new_blocks, plan.copies), result
-
     def warm_up(self) -> None:
-        """Run both phases twice, unseen by the observers: once cold, once for the predictor."""
-        observers, self._observers = self._observers, ()
-        take_record, self._take_record = self._take_record, None
+        """Run both phases twice, unseen by meter and observers: cold, then for the predictor."""
         params = SamplingParams(temperature=0.0, max_tokens=WARM_UP_OUTPUT, ignore_eos=True)
-        num_prompt = min(WARM_UP_PROMPT, self._scheduler.max_prompt_tokens(params))
-        try:
-            for request_id in WARM_UP_IDS[: 2 * bool(num_prompt)]:
+        scheduler = self._scheduler
+        room = longest_prompt(params, scheduler.max_model_len, scheduler.num_blocks)
+        if not room:
+            return
+        with self._unobserved():
+            for request_id in WARM_UP_IDS:
                 self.add(
                     Request(
                         id=request_id,
-                        prompt_token_ids=(0,) * num_prompt,
+                        prompt_token_ids=(0,) * min(WARM_UP_PROMPT, room),
                         params=params,
                         seed=0,
                         end_token_ids=frozenset(),
@@ -225,9 +204,15 @@ class Engine:
                 )
                 while self._scheduler.get(request_id) is not None:
                     self.step()
+
+    @contextmanager
+    def _unobserved(self) -> Iterator[None]:
+        meter, observers = self._meter, self._observers
+        self._meter, self._observers = None, ()
+        try:
+            yield
         finally:
-            self._observers = observers
-            self._take_record = take_record
+            self._meter, self._observers = meter, observers
 
     def _is_cold(self, plan: StepPlan) -> bool:
         if len(self._warm) == len(Phase):
@@ -238,12 +223,31 @@ class Engine:
         return is_cold
 
     def _record(self, request_id: str) -> RequestRecord | None:
-        return self._take_record(request_id) if self._take_record is not None else None
+        return self._meter.take(request_id) if self._meter is not None else None
 
     def _emit(self, event: Event) -> None:
+        if self._meter is not None:
+            self._meter.on_event(event)
         for observer in self._observers:
             observer.on_event(event)
 
     def _emit_scheduled(self) -> None:
         for event in self._scheduler.take_events():
             self._emit(event)
+
+    def _publish(self) -> None:
+        self._status = self._current_status()
+
+    def _current_status(self) -> EngineStatus:
+        scheduler = self._scheduler
+        return EngineStatus(
+            num_waiting=scheduler.num_waiting,
+            num_running=scheduler.num_running,
+            num_blocks=scheduler.num_blocks,
+            num_used_blocks=scheduler.num_used_blocks,
+            max_model_len=scheduler.max_model_len,
+            prefill_chunk=scheduler.prefill_chunk,
+            predicted_wait_s=scheduler.predicted_wait_s(),
+            progress=scheduler.prefill_progress,
+            predictor=self._predictor.current if self._predictor is not None else None,
+        )

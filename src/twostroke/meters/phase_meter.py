@@ -185,7 +185,7 @@ class PhaseMeter:
                 continue
             num_stalled -= 1
             turn_s = end_s - account.mark_s
-            account.prefill.add(turn_s, len(s.token_ids), floors, event.predicted_s)
+            account.prefill.add(turn_s, len(s.token_ids), floors, plan.predicted_s)
             self._after_slice(account, event, turn_s, is_mixed)
             if s.sample is not None:
                 account.token_times_s.append(end_s)
@@ -196,7 +196,7 @@ class PhaseMeter:
                 continue
             num_stalled -= 1
             turn_s = end_s - account.mark_s
-            account.decode.add(turn_s, 1, floors, event.predicted_s)
+            account.decode.add(turn_s, 1, floors, plan.predicted_s)
             account.batch_sum += batch
             self._after_slice(account, event, turn_s, is_mixed)
             account.token_times_s.append(end_s)
@@ -295,7 +295,7 @@ class PhaseMeter:
             predicted_decode_s=decode.predicted_s if decode.num_steps else None,
             prefill_error=prefill.error,
             decode_error=decode.error,
-            cache=_cache_outcome(admitted),
+            cache=admitted.cache if admitted is not None else CacheOutcome(),
             finish=event.reason.value,
             meter=Meter(flags=("cold",) if account.is_cold else ()),
         )
@@ -317,16 +317,3 @@ def _inter_token(times_s: array[float]) -> InterTokenLatency:
         return gaps[max(-(-int(share * 100) * len(gaps) // 100) - 1, 0)]
 
     return InterTokenLatency(p50_s=rank(0.50), p95_s=rank(0.95), max_s=gaps[-1])
-
-
-def _cache_outcome(admitted: Admitted | None) -> CacheOutcome:
-    if admitted is None:
-        return CacheOutcome()
-    return CacheOutcome(
-        reason=admitted.reason,
-        diverged_token=admitted.diverged_token,
-        diverged_message=admitted.diverged_message,
-        diverged_char=admitted.diverged_char,
-        matches_again_at_token=admitted.matches_again_at_token,
-        price_s=admitted.price_s,
-    )

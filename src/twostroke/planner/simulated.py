@@ -84,9 +84,6 @@ class SimulatedRunner:
         self._clock.advance(self._cost_s(plan))
         return StepResult(sampled, {}, start_s, self._clock.now_s)
 
-    def forget(self, request_id: str) -> None:
-        """Keep nothing by request, so drop nothing."""
-
     @staticmethod
     def _prepare(slots: list[int], plan: StepPlan) -> None:
         for block in plan.new_blocks:

@@ -83,7 +83,7 @@ class LearningPredictor:
 
     def _priced(self, plan: StepPlan) -> _Priced:
         last = self._last
-        if last is None or last.plan is not plan:
+        if last is None or plan.prefill is not last.plan.prefill or plan.decode is not last.plan.decode:
             work = self.cost.step_parts(plan)
             last = self._last = _Priced(plan, work, step_features(self._profile, work))
         return last

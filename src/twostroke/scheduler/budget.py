@@ -1,4 +1,4 @@
-"""How much one step may prefill beside its streams, in predicted time.
+"""How many prompt tokens one step may prefill beside its streams, in predicted time.
 
 Knows slices and the predictor, no requests.
 """
@@ -6,11 +6,11 @@ Knows slices and the predictor, no requests.
 from __future__ import annotations
 
 from twostroke.scheduler.policy import MIN_CHUNK, UNKNOWN_CHUNK, largest_chunk, step_budget_s
-from twostroke.step import Phase, Predictor, Slice, StepPlan
+from twostroke.step import NO_BLOCKS, Phase, Predictor, Slice, StepPlan
 
 
 class StepBudget:
-    """The prefill side of one step while it is being planned."""
+    """The prefill slices of one step in planning, and the time and tokens left for more."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class StepBudget:
         self._predictor = predictor
         self._streams = streams
         self._tokens_left = prefill_chunk
-        self._budget_s: float | None = None  # nobody streams: only the tokens count
+        self._budget_s: float | None = None  # without streams only the tokens are bounded
         if streams:
             decode_s = predictor.step_s(StepPlan(decode=streams))
             self._budget_s = step_budget_s(target_s, decode_s or 0.0)
@@ -43,7 +43,7 @@ class StepBudget:
         return self._budget_s is None or self._cost_s(MIN_CHUNK, 0) <= self._budget_s
 
     def chunk(self, start: int, num_left: int) -> int:
-        """Return how many of a prompt's num_left tokens from start join; the first gets some."""
+        """Return how many of a prompt's num_left tokens join; the step's first prompt gets some."""
         high = min(num_left, self._tokens_left)
         if self._budget_s is None or high <= 0:
             return high
@@ -56,7 +56,7 @@ class StepBudget:
 
     def _cost_s(self, n: int, start: int) -> float:
         """Return the predicted time of the step with n more tokens."""
-        prefill = (*self.slices, _trial(start, n))
+        prefill = (*self.slices, trial_slice(start, n))
         seconds = self._predictor.step_s(StepPlan(prefill=prefill, decode=self._streams))
         if seconds is not None:
             return seconds
@@ -71,12 +71,13 @@ def prefill_price_s(
     total = 0.0
     for at in range(start, start + num_tokens, prefill_chunk):
         n = min(prefill_chunk, start + num_tokens - at)
-        seconds = predictor.step_s(StepPlan(prefill=(_trial(at, n),)))
+        seconds = predictor.step_s(StepPlan(prefill=(trial_slice(at, n),)))
         if seconds is None:
             return None
         total += seconds
     return total
 
 
-def _trial(start: int, n: int) -> Slice:
-    return Slice("", Phase.PREFILL, (0,) * n, start, ())
+def trial_slice(start: int, n: int) -> Slice:
+    """Return a prefill slice of [start, start + n) to ask the predictor about."""
+    return Slice("", Phase.PREFILL, (0,) * n, start, NO_BLOCKS)

@@ -1,23 +1,23 @@
-"""What a request would meet if it came now: a look at the scheduler that changes nothing.
+"""The state that a request would meet if it were added now.
 
-Taken on the scheduler's own thread; what is predicted from it may be predicted elsewhere.
+Taken on the scheduler's thread without changing anything; predictions from it may run elsewhere.
 """
 
 from __future__ import annotations
 
 from twostroke.dataclass import dataclass
-from twostroke.scheduler.budget import StepBudget
-from twostroke.step import Phase, Predictor, Slice, StepPlan
+from twostroke.scheduler.budget import StepBudget, trial_slice
+from twostroke.step import NO_BLOCKS, Phase, Predictor, Slice, StepPlan
 
 _MOST_STEPS = 4096  # of a prefill that is played through; a longer one is not predicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """The state that decides a new request's wait. Units: tokens; seconds; bytes.
+    """The facts that decide a new request's wait. Units: tokens; seconds; bytes.
 
-    queue_s None: no speed is known yet. kv_bytes: what it would be promised beyond what is cached.
-    streams: context of each running stream. refusal: why it would be refused at the door.
+    queue_s None: no speed is known yet. kv_bytes: memory promised beyond the cached prefix.
+    streams: context of each running stream. refusal: the error that its admission would raise.
     """
 
     num_prompt: int
@@ -47,11 +47,11 @@ def prefill_beside_s(
     for _ in range(_MOST_STEPS):
         if start >= end:
             return total
-        decode = tuple(Slice(str(i), Phase.DECODE, (0,), c, ()) for i, c in enumerate(contexts))
+        decode = tuple(Slice("", Phase.DECODE, (0,), c, NO_BLOCKS) for c in contexts)
         budget = StepBudget(predictor, decode, target_s=target_s, prefill_chunk=prefill_chunk)
         n = max(budget.chunk(start, end - start), 1)
-        piece = Slice("", Phase.PREFILL, (0,) * n, start, ())
-        seconds = predictor.step_s(StepPlan(prefill=(piece,), decode=decode))
+        plan = StepPlan(prefill=(trial_slice(start, n),), decode=decode)
+        seconds = predictor.step_s(plan)
         if seconds is None:
             return None
         total += seconds

@@ -10,11 +10,10 @@ from twostroke.step import BLOCK_SIZE
 
 PRIORITY_STEP_S = 60.0  # one level of priority is worth this much waiting, so that nobody starves
 GROWTH_TOKENS = 256  # promised beyond a prompt without max_tokens (docs/laws.md, law 3)
-MIN_CHUNK = 16  # a newcomer gets at least this much of every step
+MIN_CHUNK = 16  # tokens of a prompt that every step computes at least
 UNKNOWN_CHUNK = 64  # prefill beside streams while no step has been measured
-DECODE_SLACK = (
-    1.25  # streams slower than the target by themselves still leave this much to newcomers
-)
+# Streams that miss the target by themselves are slowed by this factor, so that prompts progress.
+DECODE_SLACK = 1.25
 
 
 def order_key(priority: int, arrival_s: float) -> float:
@@ -22,7 +21,7 @@ def order_key(priority: int, arrival_s: float) -> float:
     return arrival_s + priority * PRIORITY_STEP_S
 
 
-def total_limit(
+def max_total_tokens(
     params: SamplingParams, num_prompt: int, *, max_model_len: int, num_blocks: int
 ) -> int:
     """Return the most tokens, prompt and output, that the request may reach.
@@ -55,14 +54,20 @@ def total_limit(
     return total if wanted is not None else min(max_model_len, pool)
 
 
+def longest_prompt(params: SamplingParams, max_model_len: int, num_blocks: int) -> int:
+    """Return the longest prompt that fits the context and the pool with these parameters."""
+    room = min(max_model_len, num_blocks * BLOCK_SIZE)
+    return max(room - (params.max_tokens if params.max_tokens is not None else 1), 0)
+
+
 def promised_tokens(
-    *, num_tokens: int, limit: int, is_declared: bool, num_preemptions: int, growth: int
+    *, num_tokens: int, max_num_tokens: int, is_declared: bool, num_preemptions: int, growth: int
 ) -> int:
     """Return for how many tokens memory is promised at admission.
 
-    After each preemption the headroom doubles: resuming and losing again comes to an end.
+    The growth doubles with each preemption, so that a sequence is preempted only a few times.
     """
-    most = max(num_tokens, limit - 1)
+    most = max(num_tokens, max_num_tokens - 1)
     if is_declared:
         return most
     return min(num_tokens + (growth << min(num_preemptions, 20)), most)
