@@ -72,6 +72,7 @@ class Simulation:
             self.runner,
             meter=self.meter,
             observers=(self.log,) if is_logged else (),
+            predictor=self.predictor,
             clock=self.clock,
         )
         self.outputs: dict[str, list[int]] = {}

@@ -38,7 +38,7 @@ def llm(loaded: LLM) -> Iterator[LLM]:
     """Every test leaves an idle engine whose blocks are all accounted for."""
     yield loaded
     assert not loaded.built.engine.has_work
-    loaded.built.engine.scheduler._cache.check_integrity()
+    loaded.built.engine._scheduler._cache.check_integrity()
 
 
 def whole(llm: LLM, prompt: object = PROMPT, **params: object) -> Generation:

@@ -146,7 +146,7 @@ class Runner(Protocol):
         ...
 
 
-class Predictor(Protocol):
+class StepPredictor(Protocol):
     """Predicts the time of a step and learns from measured steps."""
 
     def step_s(self, plan: StepPlan) -> float | None:

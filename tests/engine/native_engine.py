@@ -24,6 +24,7 @@ from twostroke.scheduler.scheduler import Scheduler
 from twostroke.scheduler.sequence import Sequence
 from twostroke.step import BLOCK_SIZE
 
+Ids = list[int] | tuple[int, ...]
 GREEDY = SamplingParams(temperature=0.0, logprobs=3, ignore_eos=True, max_tokens=6)
 SEEDED = SamplingParams(
     temperature=0.9,
@@ -110,6 +111,7 @@ class RealEngine:
             ModelRunner(self.backend),
             meter=self.meter,
             observers=(self.log,) if is_logged else (),
+            predictor=predictor,
         )
         self.outputs: dict[str, list[RequestOutput]] = {}
         self.final: dict[str, RequestOutput] = {}
@@ -117,7 +119,7 @@ class RealEngine:
 
     def add(
         self,
-        prompt: list[int] | tuple[int, ...],
+        prompt: Ids,
         params: SamplingParams,
         *,
         salt: str = "",
@@ -170,13 +172,13 @@ class RealEngine:
             bits.tobytes(),
         )
 
-    def answer(self, prompt: list[int] | tuple[int, ...], params: SamplingParams, **kwargs: Any) -> Answer:
+    def answer(self, prompt: Ids, params: SamplingParams, **kwargs: Any) -> Answer:
         """Run one request to its end."""
         request = self.add(prompt, params, **kwargs)
         self.run()
         return self.result(request)
 
-    def answers(self, prompts: list[tuple[int, ...]], params: SamplingParams) -> list[Answer]:
+    def answers(self, prompts: list[Ids], params: SamplingParams) -> list[Answer]:
         """Run requests side by side."""
         requests = [self.add(prompt, params) for prompt in prompts]
         self.run()

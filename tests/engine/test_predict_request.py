@@ -39,7 +39,7 @@ class Machine:
             CONFIG, cache, self.predictor, clock=self.clock, block_bytes=1000
         )
         runner = SimulatedRunner(BLOCKS, self._cost_s, self.clock)
-        self.engine = Engine(self.scheduler, runner, clock=self.clock, predictor=self.predictor)
+        self.engine = Engine(self.scheduler, runner, clock=self.clock)
         self.cache = cache
 
     def _cost_s(self, plan: StepPlan) -> float:
@@ -148,15 +148,16 @@ def test_an_empty_or_impossible_prompt_is_refused() -> None:
         scheduler.outlook((-1, 5), SamplingParams())
 
 
-def test_an_engine_is_inspected_on_its_own_thread_and_its_faults_come_back() -> None:
+def test_the_engines_thread_answers_and_its_errors_come_back() -> None:
     async def main() -> None:
         engine = AsyncEngine(Machine().engine)
         engine.start()
-        assert await engine.inspect(lambda e: e.scheduler.num_running) == 0
-        with pytest.raises(ZeroDivisionError):
-            await engine.inspect(lambda e: 1 / e.scheduler.num_running)
+        params = SamplingParams(max_tokens=4)
+        assert (await engine.outlook(ids(40), params)).num_prompt == 40
+        with pytest.raises(RequestError, match="no tokens"):
+            await engine.outlook((), params)
         engine.shutdown()
         with pytest.raises(EngineStopped):
-            await engine.inspect(lambda e: 0)
+            await engine.outlook(ids(40), params)
 
     asyncio.run(main())

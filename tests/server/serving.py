@@ -182,14 +182,14 @@ class Served:
 
     @property
     def num_in_engine(self) -> int:
-        scheduler = self.service.loaded.engine.scheduler
-        return scheduler.num_running + scheduler.num_waiting
+        status = self.service.engine.status
+        return status.num_running + status.num_waiting
 
     def check_idle(self) -> None:
         """Nothing runs, nothing is promised, every used block is a cached one."""
         until(lambda: self.num_in_engine == 0 and self.service.engine.num_requests == 0)
         until(lambda: self.door.num_inside == 0 and self.service.intake.num_open == 0)
-        cache = self.service.loaded.engine.scheduler._cache
+        cache = self.service.loaded.engine._scheduler._cache
         cache.check_integrity()
         assert cache.num_available == cache.num_blocks
 

@@ -117,7 +117,7 @@ class _Loop:
             max_wait_s=float("inf"),
         )
         runner = SimulatedRunner(num_blocks, self._cost_s, self._clock, vocab_size=_VOCABULARY)
-        self._engine = Engine(scheduler, runner, clock=self._clock, predictor=predictor)
+        self._engine = Engine(scheduler, runner, clock=self._clock)
         self._clients = {str(i): _Client() for i in range(concurrency)}
         self.ttft: list[float] = []
         self.tpot: list[float] = []

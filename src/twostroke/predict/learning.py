@@ -27,7 +27,7 @@ class _Priced(NamedTuple):
 
 
 class LearningPredictor:
-    """Implements `step.Predictor`. Sole writer of `current`, whose speed follows the warm steps."""
+    """A `step.StepPredictor`. Sole writer of `current`, whose speed follows the warm steps."""
 
     def __init__(self, cost: CostModel, speed: FittedSpeed) -> None:
         assert speed.profile is not None, "a fit is of a measured machine"
@@ -83,7 +83,12 @@ class LearningPredictor:
 
     def _priced(self, plan: StepPlan) -> _Priced:
         last = self._last
-        if last is None or plan.prefill is not last.plan.prefill or plan.decode is not last.plan.decode:
+        if last is None or not _is_same_work(last.plan, plan):
             work = self.cost.step_parts(plan)
             last = self._last = _Priced(plan, work, step_features(self._profile, work))
         return last
+
+
+def _is_same_work(a: StepPlan, b: StepPlan) -> bool:
+    """Whether two plans hold the very same slices: a plan before and after it was predicted."""
+    return a.prefill is b.prefill and a.decode is b.decode

@@ -6,7 +6,7 @@ Knows slices and the predictor, no requests.
 from __future__ import annotations
 
 from twostroke.scheduler.policy import MIN_CHUNK, UNKNOWN_CHUNK, largest_chunk, step_budget_s
-from twostroke.step import NO_BLOCKS, Phase, Predictor, Slice, StepPlan
+from twostroke.step import NO_BLOCKS, Phase, Slice, StepPlan, StepPredictor
 
 
 class StepBudget:
@@ -14,7 +14,7 @@ class StepBudget:
 
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: StepPredictor,
         streams: tuple[Slice, ...],
         *,
         target_s: float,
@@ -65,7 +65,7 @@ class StepBudget:
 
 
 def prefill_price_s(
-    predictor: Predictor, start: int, num_tokens: int, prefill_chunk: int
+    predictor: StepPredictor, start: int, num_tokens: int, prefill_chunk: int
 ) -> float | None:
     """Return the predicted time of prefilling [start, start + num_tokens) alone, in chunks."""
     total = 0.0

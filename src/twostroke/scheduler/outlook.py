@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twostroke.dataclass import dataclass
 from twostroke.scheduler.budget import StepBudget, trial_slice
-from twostroke.step import NO_BLOCKS, Phase, Predictor, Slice, StepPlan
+from twostroke.step import NO_BLOCKS, Phase, Slice, StepPlan, StepPredictor
 
 _MOST_STEPS = 4096  # of a prefill that is played through; a longer one is not predicted
 
@@ -30,7 +30,7 @@ class Outlook:
 
 
 def prefill_beside_s(
-    predictor: Predictor,
+    predictor: StepPredictor,
     streams: tuple[int, ...],
     start: int,
     end: int,

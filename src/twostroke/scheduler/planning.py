@@ -13,7 +13,7 @@ from twostroke.scheduler.budget import StepBudget, prefill_price_s
 from twostroke.scheduler.memory import SequenceMemory
 from twostroke.scheduler.queues import Queues
 from twostroke.scheduler.sequence import Sequence, waits_for_prefix
-from twostroke.step import Phase, Predictor, Slice, StepPlan
+from twostroke.step import Phase, Slice, StepPlan, StepPredictor
 
 MAX_PASSED_OVER = 16  # waiting requests that may be passed because their prefix is being computed
 LAST = (float("inf"), 0)  # an order behind every sequence
@@ -27,7 +27,7 @@ class StepPlanner:
         config: EngineConfig,
         queues: Queues,
         memory: SequenceMemory,
-        predictor: Predictor,
+        predictor: StepPredictor,
         *,
         clock: Callable[[], float],
         events: list[Event],

@@ -28,7 +28,7 @@ from twostroke.scheduler.progress import PrefillProgress, Progress, ProgressBoar
 from twostroke.scheduler.queues import Queues
 from twostroke.scheduler.sequence import Sequence
 from twostroke.scheduler.wait import MAX_WAIT_S, MAX_WAITING, WaitLimit
-from twostroke.step import BLOCK_SIZE, Predictor, Sampled, StepPlan, StepResult
+from twostroke.step import BLOCK_SIZE, Sampled, StepPlan, StepPredictor, StepResult
 
 MAX_GAP_SHARE = 0.25  # most of a step's time that is added for the engine's own work before it
 
@@ -40,7 +40,7 @@ class Scheduler:
         self,
         config: EngineConfig,
         cache: KVCacheManager,
-        predictor: Predictor,
+        predictor: StepPredictor,
         *,
         clock: Callable[[], float],
         max_waiting: int = MAX_WAITING,

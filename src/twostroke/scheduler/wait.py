@@ -8,7 +8,7 @@ from twostroke.errors import QueueFull
 from twostroke.scheduler.budget import prefill_price_s
 from twostroke.scheduler.queues import Queues
 from twostroke.scheduler.sequence import Sequence
-from twostroke.step import NO_BLOCKS, Phase, Predictor, Slice, StepPlan
+from twostroke.step import NO_BLOCKS, Phase, Slice, StepPlan, StepPredictor
 
 MAX_WAITING = 1024
 MAX_WAIT_S = 600.0
@@ -22,7 +22,7 @@ class WaitLimit:
 
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: StepPredictor,
         *,
         max_waiting: int,
         max_wait_s: float,

@@ -12,7 +12,7 @@ from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine
-from twostroke.errors import RequestError, TwoStrokeError
+from twostroke.errors import RequestError
 from twostroke.model.loaded import LoadedModel
 from twostroke.request import Request, SamplingParams
 from twostroke.server.answer_text import AnswerText, PlainText, ReasoningText
@@ -164,10 +164,7 @@ class Intake:
         self.num_open -= num
 
     def _predicted_wait_s(self) -> float:
-        try:
-            wait_s = self._loaded.engine.scheduler.predicted_wait_s()
-        except (RuntimeError, TwoStrokeError):  # the engine's thread changed it meanwhile
-            wait_s = None
+        wait_s = self._engine.status.predicted_wait_s
         return 1.0 if wait_s is None else min(max(wait_s, 1.0), 600.0)
 
     def _choices(

@@ -27,7 +27,6 @@ from twostroke.request import FinishReason
 
 if TYPE_CHECKING:
     from twostroke.engine.async_engine import AsyncEngine
-    from twostroke.scheduler.scheduler import Scheduler
 
 _VLLM_REASONS = {
     FinishReason.STOP.value: "stop",
@@ -90,13 +89,12 @@ class EngineMeters(Collector):
             "request_prefill_time": _Histogram(REQUEST_BOUNDS_S),
             "request_decode_time": _Histogram(REQUEST_BOUNDS_S),
         }
-        self._scheduler: Scheduler | None = None
         self._engine: AsyncEngine | None = None
         self.registry.register(self)
 
-    def watch(self, scheduler: Scheduler, engine: AsyncEngine) -> None:
-        """Show the gauges of this scheduler and engine."""
-        self._scheduler, self._engine = scheduler, engine
+    def watch(self, engine: AsyncEngine) -> None:
+        """Show the gauges of this engine."""
+        self._engine = engine
 
     # The engine's thread
 
@@ -123,8 +121,8 @@ class EngineMeters(Collector):
         self._histograms["request_queue_time"].add(event.lookup_start_s - live.handed_s)
         self._tokens["cached"] += event.num_cached_tokens
         self._tokens["prompt"] += live.num_prompt
-        if event.reason is not None:
-            self._misses[event.reason] += 1
+        if event.cache.reason is not None:
+            self._misses[event.cache.reason] += 1
 
     def _on_step(self, event: StepDone) -> None:
         end_s, plan = event.result.end_s, event.plan
@@ -172,10 +170,11 @@ class EngineMeters(Collector):
             yield family
 
     def _gauges(self) -> Iterator[Metric]:
-        scheduler, engine = self._scheduler, self._engine
-        if scheduler is not None and engine is not None:
-            yield self._gauge("vllm:num_requests_running", scheduler.num_running)
-            yield self._gauge("vllm:num_requests_waiting", scheduler.num_waiting)
+        engine = self._engine
+        if engine is not None:
+            status = engine.status
+            yield self._gauge("vllm:num_requests_running", status.num_running)
+            yield self._gauge("vllm:num_requests_waiting", status.num_waiting)
             yield self._gauge("twostroke_stuck_seconds", engine.seconds_without_progress())
             yield self._gauge("twostroke_engine_alive", float(engine.is_alive))
         yield self._gauge("twostroke_loop_lag_seconds", self.loop_lag_s)

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from twostroke.engine.engine import PrefillProgress
+from twostroke.engine.status import EngineStatus
 from twostroke.errors import RequestError
 from twostroke.request import SamplingParams
 from twostroke.server.answers import Answers, Piece
@@ -143,7 +143,7 @@ async def _prompt(asked: Asked, body: ChatRequest, tools: Tools, params: Samplin
         policy=body.history,
         encode=encode,
         summarise=summarise,
-        room=service.loaded.engine.scheduler.max_prompt_tokens(SamplingParams(max_tokens=reserve)),
+        room=service.status.max_prompt_tokens(SamplingParams(max_tokens=reserve)),
         predicted_s=service.predicted_prefill_s,
     )
     return prompt
@@ -162,7 +162,7 @@ async def _summary(asked: Asked, messages: Sequence[dict[str, Any]]) -> str:
         policy="drop_oldest",
         encode=service.prompts.encode_chat,
         summarise=no_summary,
-        room=service.loaded.engine.scheduler.max_prompt_tokens(params),
+        room=service.status.max_prompt_tokens(params),
         predicted_s=service.predicted_prefill_s,
     )
     answers = await service.intake.answer(
@@ -235,13 +235,17 @@ def _head(asked: Asked) -> dict[str, Any]:
 
 
 def _progress_frame(asked: Asked) -> Any:
-    def frame(progress: PrefillProgress) -> bytes:
+    def frame(status: EngineStatus, request_id: str) -> bytes | None:
+        progress = status.progress.get(request_id)
+        if progress is None:
+            return None
+        eta_s = status.eta_s(request_id)
         choice = {"index": 0, "delta": {}, "finish_reason": None}
         told = {
             "total": progress.num_total,
             "cache": progress.num_cached,
             "processed": progress.num_done,
-            "eta_ms": None if progress.eta_s is None else round(progress.eta_s * 1e3, 1),
+            "eta_ms": None if eta_s is None else round(eta_s * 1e3, 1),
         }
         return sse(json.dumps({**_head(asked), "choices": [choice], "prompt_progress": told}))
 

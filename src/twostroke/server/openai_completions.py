@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from twostroke.engine.engine import PrefillProgress
+from twostroke.engine.status import EngineStatus
 from twostroke.errors import RequestError
 from twostroke.llm import Encoded
 from twostroke.server.answers import Answers, Piece
@@ -110,12 +110,16 @@ def _head(asked: Asked) -> dict[str, Any]:
 
 
 def _progress_frame(asked: Asked) -> Any:
-    def frame(progress: PrefillProgress) -> bytes:
+    def frame(status: EngineStatus, request_id: str) -> bytes | None:
+        progress = status.progress.get(request_id)
+        if progress is None:
+            return None
+        eta_s = status.eta_s(request_id)
         told = {
             "total": progress.num_total,
             "cache": progress.num_cached,
             "processed": progress.num_done,
-            "eta_ms": None if progress.eta_s is None else round(progress.eta_s * 1e3, 1),
+            "eta_ms": None if eta_s is None else round(eta_s * 1e3, 1),
         }
         choice = {"index": 0, "text": "", "finish_reason": None, "logprobs": None}
         return sse(json.dumps({**_head(asked), "choices": [choice], "prompt_progress": told}))

@@ -12,12 +12,9 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from twostroke.engine.engine import Engine
 from twostroke.engine.predict_request import RequestPrediction, predict_request
 from twostroke.errors import RequestError
-from twostroke.predict.learning import LearningPredictor
 from twostroke.request import SamplingParams
-from twostroke.scheduler.outlook import Outlook
 from twostroke.server.asked import Asked, asked_by, plain_messages
 from twostroke.server.body import Body, parse
 from twostroke.server.openai_schemas import ChatMessage, Label
@@ -47,15 +44,10 @@ async def predict(request: Request) -> Response:
     ids = await _ids(asked, body)
     bounded = service.intake.bounded(SamplingParams(max_tokens=body.max_tokens))
     salt = asked.caller.salt + (body.cache_salt or "")
-
-    def look(engine: Engine) -> Outlook:
-        return engine.scheduler.outlook(ids, bounded.params, salt)
-
-    outlook = await service.engine.inspect(look)
+    outlook = await service.engine.outlook(ids, bounded.params, salt)
     config = service.loaded.config
-    engine_predictor = service.loaded.engine.predictor
-    assert isinstance(engine_predictor, LearningPredictor)
-    predictor = engine_predictor.current
+    predictor = service.status.predictor
+    assert predictor is not None, "a built engine has a predictor"
 
     def work() -> RequestPrediction:
         return predict_request(

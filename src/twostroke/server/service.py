@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 
 from twostroke.engine.async_engine import AsyncEngine
-from twostroke.engine.engine import PrefillProgress
+from twostroke.engine.status import EngineStatus
 from twostroke.events import Observer
 from twostroke.server.intake import Intake, Loaded
 from twostroke.server.metrics import EngineMeters
@@ -64,7 +64,7 @@ class Service:
             loaded.engine.warm_up()
             self._engine = AsyncEngine(loaded.engine)
             self._intake = Intake(loaded, self._engine, self._prompts, self.limits)
-            self.meters.watch(loaded.engine.scheduler, self._engine)
+            self.meters.watch(self._engine)
             self._engine.start()
         except BaseException as fault:
             self.fault, self.state = fault, State.ENDED
@@ -181,10 +181,11 @@ class Service:
         """Whether the chat template mentions a variable, so that giving it can matter."""
         return self.loaded.model.has_template and variable in self.loaded.model.template.source
 
-    def progress(self, request_id: str) -> PrefillProgress | None:
-        """Return how far a prompt is."""
-        return self.engine.progress(request_id)
+    @property
+    def status(self) -> EngineStatus:
+        """The engine's state after its last step."""
+        return self.engine.status
 
     def predicted_prefill_s(self, num_tokens: int) -> float | None:
         """Return the predicted time of prefilling so many tokens alone, None while unknown."""
-        return self.loaded.engine.scheduler.predicted_prefill_s(0, num_tokens)
+        return self.status.predicted_prefill_s(0, num_tokens)

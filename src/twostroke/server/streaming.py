@@ -8,7 +8,7 @@ import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
-from twostroke.engine.engine import PrefillProgress
+from twostroke.engine.status import EngineStatus
 from twostroke.errors import TwoStrokeError
 from twostroke.server.answers import Answers
 from twostroke.server.asked import Asked
@@ -27,7 +27,7 @@ def event_stream(
     on_error: ErrorFrame,
     media_type: str = "text/event-stream",
     keep_alive: bytes = SSE_COMMENT,
-    progress: Callable[[PrefillProgress], bytes] | None = None,
+    progress: Callable[[EngineStatus, str], bytes | None] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> EventStream:
     """Return the reply that sends these frames; an error in them becomes the last frame.
@@ -39,8 +39,7 @@ def event_stream(
     def sign_of_life() -> bytes | None:
         if progress is None or asked.num_output:
             return keep_alive
-        now = asked.service.progress(answers.choices[0].request.id)
-        return progress(now) if now is not None else keep_alive
+        return progress(asked.service.status, answers.choices[0].request.id) or keep_alive
 
     return EventStream(
         _guarded(asked, frames, on_error),
