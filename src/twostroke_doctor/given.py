@@ -67,7 +67,6 @@ class Given:
 
 
 def make_given(
-    *,
     model: str | None = None,
     device: str | None = None,
     weights_gb: float | None = None,

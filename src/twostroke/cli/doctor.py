@@ -9,81 +9,45 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from twostroke.cli import doctor_options as flag
+from twostroke.cli.options import Json
 from twostroke.errors import ConfigError
-from twostroke_doctor.report import printable
-
-if TYPE_CHECKING:
-    from twostroke_doctor import Parsed
-    from twostroke_doctor.finding import Diagnosis
-    from twostroke_doctor.probe import Plan
+from twostroke_doctor import LogScanner, Parsed, report
+from twostroke_doctor.diagnose import diagnose
+from twostroke_doctor.finding import CODES, Diagnosis
+from twostroke_doctor.given import make_given
+from twostroke_doctor.html import html_page
+from twostroke_doctor.probe import Limits, Plan, make_plan, run_plan
 
 EXIT_FOUND = 1
 EXIT_UNKNOWN = 3
-_FLAG = typer.Option
 
 
 def command(
-    logs: Annotated[
-        list[str] | None, typer.Argument(metavar="[LOG]...", help="Log files; - is standard input.")
-    ] = None,
-    url: Annotated[
-        str | None, _FLAG("--url", help="Ask a running endpoint (OpenAI-compatible or Ollama).")
-    ] = None,
-    model: Annotated[
-        str | None, _FLAG("--model", help="What runs: llama-3.1-8b, 70B, 30B-A3B or a .gguf file.")
-    ] = None,
-    served_model: Annotated[
-        str | None, _FLAG("--served-model", help="Model name to ask the endpoint for.")
-    ] = None,
-    api_key_env: Annotated[
-        str | None, _FLAG("--api-key-env", help="Environment variable that holds the API key.")
-    ] = None,
-    device: Annotated[
-        str | None, _FLAG("--device", help="Where it runs: h100, 4090, ddr5-5600x2, cpu ...")
-    ] = None,
-    weights_gb: Annotated[
-        float | None, _FLAG("--weights-gb", help="Size of the weights in GB.")
-    ] = None,
-    bandwidth: Annotated[
-        float | None, _FLAG("--bandwidth", help="Memory bandwidth in GB/s.")
-    ] = None,
-    flops: Annotated[float | None, _FLAG("--flops", help="Arithmetic in TFLOP/s.")] = None,
-    memory_gb: Annotated[
-        float | None, _FLAG("--memory-gb", help="Memory of the device in GB.")
-    ] = None,
-    threads: Annotated[
-        int | None, _FLAG("--threads", help="Cores that threads can run on.", min=1)
-    ] = None,
-    shared_head: Annotated[
-        bool, _FLAG("--shared-head", help="The prompts are turns of a chat, or share their head.")
-    ] = False,
-    fail_on: Annotated[
-        list[str] | None, _FLAG("--fail-on", help="Exit with 1 when this code is found; repeat.")
-    ] = None,
-    as_json: Annotated[bool, _FLAG("--json", help="Print one JSON document on stdout.")] = False,
-    as_jsonl: Annotated[bool, _FLAG("--jsonl", help="Print JSON lines on stdout.")] = False,
-    html: Annotated[
-        Path | None, _FLAG("--html", help="Also write one self-contained HTML file.")
-    ] = None,
-    dry_run: Annotated[
-        bool, _FLAG("--dry-run", help="With --url: show what would be sent, send nothing.")
-    ] = False,
-    max_requests: Annotated[
-        int, _FLAG("--max-requests", help="With --url: most requests sent.", min=1, max=1000)
-    ] = 12,
-    max_seconds: Annotated[
-        float, _FLAG("--max-seconds", help="With --url: most seconds.", min=1, max=86400)
-    ] = 120.0,
-    max_tokens: Annotated[
-        int, _FLAG("--max-tokens", help="With --url: most tokens, prompts included.", min=100)
-    ] = 20_000,
-    prompt_tokens: Annotated[
-        int, _FLAG("--prompt-tokens", help="With --url: length of a prompt.", min=64, max=100_000)
-    ] = 1000,
+    logs: flag.Logs = None,
+    url: flag.Url = None,
+    model: flag.Model = None,
+    served_model: flag.ServedModel = None,
+    api_key_env: flag.ApiKeyEnv = None,
+    device: flag.Device = None,
+    weights_gb: flag.WeightsGb = None,
+    bandwidth: flag.Bandwidth = None,
+    flops: flag.Flops = None,
+    memory_gb: flag.MemoryGb = None,
+    threads: flag.Threads = None,
+    shared_head: flag.SharedHead = False,
+    fail_on: flag.FailOn = None,
+    as_json: Json = False,
+    as_jsonl: flag.JsonLines = False,
+    html: flag.Html = None,
+    dry_run: flag.DryRun = False,
+    max_requests: flag.MaxRequests = 12,
+    max_seconds: flag.MaxSeconds = 120.0,
+    max_tokens: flag.MaxTokens = 20_000,
+    prompt_tokens: flag.PromptTokens = 1000,
 ) -> None:
     """Say which phase holds the wait, on what evidence, and what would save how many seconds.
 
@@ -91,40 +55,16 @@ def command(
     twostroke doctor --url http://127.0.0.1:8080 --dry-run
     """
     _check(logs, url, dry_run=dry_run, fail_on=fail_on, both=as_json and as_jsonl)
-    from twostroke_doctor.diagnose import diagnose
-    from twostroke_doctor.given import make_given
-
-    given = make_given(
-        model=model,
-        device=device,
-        weights_gb=weights_gb,
-        bandwidth=bandwidth,
-        flops=flops,
-        memory_gb=memory_gb,
-        threads=threads,
-        shared_head=shared_head,
-    )
+    given = make_given(model, device, weights_gb, bandwidth, flops, memory_gb, threads, shared_head)
     parsed = _read(logs or [])
     if url is not None:
-        from twostroke_doctor.probe import Limits, make_plan
-
         limits = Limits(requests=max_requests, seconds=max_seconds, tokens=max_tokens)
-        plan = make_plan(
-            url,
-            limits,
-            prompt_tokens=prompt_tokens,
-            model=served_model,
-            key=_key(api_key_env),
-        )
+        plan = make_plan(url, limits, prompt_tokens, served_model, _key(api_key_env))
         if not _probe(parsed, plan, dry_run=dry_run):
             return
     diagnosis = diagnose(parsed, given)
-    _print(diagnosis, parsed, as_json=as_json, as_jsonl=as_jsonl)
-    if html is not None:
-        _write_html(html, diagnosis, parsed)
-    code = _exit_code(diagnosis, fail_on or [])
-    if code:
-        raise typer.Exit(code)
+    _print(diagnosis, parsed, as_json=as_json, as_jsonl=as_jsonl, html=html)
+    _exit_with_code(diagnosis, fail_on or [])
 
 
 def _check(
@@ -135,13 +75,10 @@ def _check(
     fail_on: list[str] | None,
     both: bool,
 ) -> None:
-    """Refuse what cannot be honoured before anything is read or sent."""
-    from twostroke_doctor.finding import CODES
-
+    """Refuse flags that cannot be honoured, before anything is read or sent."""
     if not logs and url is None:
-        raise ConfigError(
-            "nothing to read", remedy="Give a log file, - for standard input, or --url."
-        )
+        remedy = "Give a log file, - for standard input, or --url."
+        raise ConfigError("nothing to read", remedy=remedy)
     if dry_run and url is None:
         raise ConfigError("--dry-run needs --url")
     if both:
@@ -153,8 +90,6 @@ def _check(
 
 def _read(logs: list[str]) -> Parsed:
     """Read every log into one bounded result."""
-    from twostroke_doctor import LogScanner, Parsed
-
     scanner, parsed = LogScanner(), Parsed()
     for name in logs:
         if name == "-":
@@ -164,18 +99,6 @@ def _read(logs: list[str]) -> Parsed:
     parsed.num_lines = scanner.num_lines
     parsed.unknown = dict(scanner.unknown)
     return parsed
-
-
-def _probe(parsed: Parsed, plan: Plan, *, dry_run: bool) -> bool:
-    """Say what will be sent, send it, add what came of it; False when nothing was to be sent."""
-    from twostroke_doctor.probe import run_plan
-
-    for line in plan.lines():
-        print(line, file=sys.stderr)
-    if dry_run:
-        return False
-    parsed.add_all(run_plan(plan, say=lambda line: print(printable(line), file=sys.stderr)))
-    return True
 
 
 def _key(name: str | None) -> str | None:
@@ -188,34 +111,52 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-def _print(diagnosis: Diagnosis, parsed: Parsed, *, as_json: bool, as_jsonl: bool) -> None:
-    from twostroke_doctor import report
+def _probe(parsed: Parsed, plan: Plan, *, dry_run: bool) -> bool:
+    """Tell the plan, send it, and add its replies; False when nothing was to be sent."""
+    for line in plan.lines():
+        _tell(line)
+    if dry_run:
+        return False
+    parsed.add_all(run_plan(plan, say=lambda line: _tell(report.printable(line))))
+    return True
 
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _print(
+    diagnosis: Diagnosis, parsed: Parsed, *, as_json: bool, as_jsonl: bool, html: Path | None
+) -> None:
     if as_json:
         print(json.dumps(report.document(diagnosis, parsed)))
     elif as_jsonl:
         for item in report.json_lines(diagnosis, parsed):
             print(json.dumps(item))
     else:
-        encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-        ascii_only = not encoding.startswith("utf")
-        page = report.text_page(diagnosis, parsed, ascii_only=ascii_only)
-        sys.stdout.write(page.encode("ascii", "replace").decode() if ascii_only else page)
+        _print_page(diagnosis, parsed)
+    if html is not None:
+        _write_html(html, diagnosis, parsed)
+
+
+def _print_page(diagnosis: Diagnosis, parsed: Parsed) -> None:
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    ascii_only = not encoding.startswith("utf")
+    page = report.text_page(diagnosis, parsed, ascii_only=ascii_only)
+    sys.stdout.write(page.encode("ascii", "replace").decode() if ascii_only else page)
 
 
 def _write_html(path: Path, diagnosis: Diagnosis, parsed: Parsed) -> None:
-    from twostroke_doctor.html import html_page
-
     try:
         path.write_text(html_page(diagnosis, parsed), encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            "the HTML file cannot be written", value=f"{path}: {error.strerror}"
-        ) from error
+        value = f"{path}: {error.strerror}"
+        raise ConfigError("the HTML file cannot be written", value=value) from error
 
 
-def _exit_code(diagnosis: Diagnosis, fail_on: list[str]) -> int:
-    """1 when a code of --fail-on was found, 3 when the answer is UNKNOWN, else 0."""
+def _exit_with_code(diagnosis: Diagnosis, fail_on: list[str]) -> None:
+    """End with 1 when a code of --fail-on was found, with 3 when the answer is UNKNOWN."""
     if {finding.code for finding in diagnosis.findings} & set(fail_on):
-        return EXIT_FOUND
-    return EXIT_UNKNOWN if diagnosis.is_unknown else 0
+        raise typer.Exit(EXIT_FOUND)
+    if diagnosis.is_unknown:
+        raise typer.Exit(EXIT_UNKNOWN)

@@ -92,10 +92,10 @@ class Plan:
 def make_plan(
     url: str,
     limits: Limits,
-    *,
     prompt_tokens: int = 1000,
     model: str | None = None,
     key: str | None = None,
+    *,
     seed: int | None = None,
 ) -> Plan:
     """Return the steps that fit the limits, the most telling ones kept.
