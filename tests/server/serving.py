@@ -25,10 +25,9 @@ from twostroke.config import EngineConfig
 from twostroke.events import Observer
 from twostroke.model.loaded import load_model
 from twostroke.server.app import create_app
-from twostroke.server.intake import Loaded
-from twostroke.server.request_log import RequestLog
+from twostroke.server.http.middleware import RequestLog
 from twostroke.server.run import KEEP_ALIVE_S
-from twostroke.server.service import Service, State
+from twostroke.server.service import Loaded, Service, State
 from twostroke.server.settings import Limits, ServerSettings
 from twostroke.step import Sampled
 from twostroke.text.chat import ChatTemplate
@@ -109,14 +108,14 @@ class Served:
         )
         self.service = Service(settings, self._load)
         log = RequestLog(log_format, self.log)  # type: ignore[arg-type]
-        self.door = create_app(self.service, keys=keys, log=log)
+        self.app = create_app(self.service, keys=keys, log=log)
         self._socket = socket.socket(proto=socket.IPPROTO_TCP)  # as serve does
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._client = quick_client(self.url)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                self.door,
+                self.app,
                 log_level="warning",
                 access_log=False,
                 http="h11",
@@ -188,7 +187,7 @@ class Served:
     def check_idle(self) -> None:
         """Nothing runs, nothing is promised, every used block is a cached one."""
         until(lambda: self.num_in_engine == 0 and self.service.engine.num_requests == 0)
-        until(lambda: self.door.num_inside == 0 and self.service.intake.num_open == 0)
+        until(lambda: self.app.num_in_flight == 0 and self.service.admission.num_open == 0)
         cache = self.service.loaded.engine._scheduler._cache
         cache.check_integrity()
         assert cache.num_available == cache.num_blocks

@@ -169,7 +169,7 @@ def overheads(sample: Served, num_streams: int) -> dict[str, float]:
     )
     sample.log.text = ""
     results, _, _ = asyncio.run(run_load(sample.url, load))
-    until(lambda: sample.door.num_inside == 0)
+    until(lambda: sample.app.num_in_flight == 0)
     own = [
         record for line in sample.log.text.splitlines() for record in json.loads(line)["records"]
     ]

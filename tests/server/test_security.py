@@ -89,7 +89,7 @@ def test_neither_log_nor_metrics_hold_a_prompt_or_a_key(guarded: Served) -> None
     guarded.post("/v1/chat/completions", body, headers=bearer(KEYS[0]))
     guarded.post("/v1/chat/completions", {**body, SECRET: 1}, headers=bearer(KEYS[0]))
     guarded.get(f"/{SECRET}", headers=bearer(KEYS[0]))
-    until(lambda: guarded.door.num_inside == 0)
+    until(lambda: guarded.app.num_in_flight == 0)
     metrics = guarded.get("/metrics", headers=bearer(KEYS[0])).text
     for text in (guarded.log.text, metrics):
         assert SECRET not in text and SECRET.replace(" ", "%20") not in text
@@ -172,7 +172,7 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_memory_stays(tiny_path: Path
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.sendall(head.encode() + data)
             until(lambda: served.num_in_engine > 0)
-            until(lambda: served.door.num_inside == 0, 30)
+            until(lambda: served.app.num_in_flight == 0, 30)
         served.check_idle()
 
 
@@ -192,8 +192,8 @@ def test_cors_is_off_unless_an_origin_is_named(served: Served, tiny_path: Path) 
 
 
 def test_a_wrong_key_takes_no_longer_near_a_right_one() -> None:
-    from twostroke.server.auth import KeyRing
-    from twostroke.server.refusals import Unauthorized
+    from twostroke.server.errors import Unauthorized
+    from twostroke.server.http.middleware import KeyRing
 
     ring = KeyRing([f"key-number-{i:04}" for i in range(50)])
 

@@ -8,7 +8,7 @@ import pytest
 
 from twostroke.cli.serve import parse_limits
 from twostroke.errors import ConfigError
-from twostroke.server.auth import read_keys
+from twostroke.server.http.keys import read_keys
 from twostroke.server.settings import Limits, ServerSettings
 
 

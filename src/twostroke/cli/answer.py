@@ -14,7 +14,7 @@ from twostroke.errors import RequestError
 from twostroke.request import SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
-    from twostroke.llm import LLM, Delta, Encoded
+    from twostroke.llm import LLM, Delta, EncodedPrompt
 
 MAX_STDIN_BYTES = 64 << 20
 
@@ -36,7 +36,7 @@ def read_prompt(text: str) -> str:
         raise RequestError("the prompt on stdin is no UTF-8", value=str(error)) from error
 
 
-def encode(llm: LLM, prompt: str, *, raw: bool, system: str | None) -> Encoded:
+def encode(llm: LLM, prompt: str, *, raw: bool, system: str | None) -> EncodedPrompt:
     """Tokenise a prompt as it is (raw) or as the user's turn of a chat."""
     if raw:
         return llm.encode(prompt)
@@ -59,7 +59,9 @@ def logprob_json(llm: LLM, entry: TokenLogprob) -> dict[str, Any]:
     return {**one(entry.token_id, entry.logprob), "top": [one(i, p) for i, p in entry.top]}
 
 
-def _collect(llm: LLM, encoded: Encoded, params: SamplingParams, *, show: bool) -> list[Delta]:
+def _collect(
+    llm: LLM, encoded: EncodedPrompt, params: SamplingParams, *, show: bool
+) -> list[Delta]:
     deltas = []
     for delta in llm.stream(encoded, params):
         if show and delta.text:
@@ -70,7 +72,9 @@ def _collect(llm: LLM, encoded: Encoded, params: SamplingParams, *, show: bool) 
     return deltas
 
 
-def _document(llm: LLM, encoded: Encoded, deltas: list[Delta], *, logprobs: bool) -> dict[str, Any]:
+def _document(
+    llm: LLM, encoded: EncodedPrompt, deltas: list[Delta], *, logprobs: bool
+) -> dict[str, Any]:
     last = deltas[-1]
     return {
         "text": "".join(d.text for d in deltas),

@@ -17,7 +17,7 @@ from twostroke.errors import CapacityError, RequestError, TemplateError, TwoStro
 from twostroke.request import SamplingParams
 
 if TYPE_CHECKING:
-    from twostroke.llm import LLM, Encoded
+    from twostroke.llm import LLM, EncodedPrompt
 
 PROMPT = "> "
 HELP = "/reset starts anew, /quit or Ctrl-D ends, Ctrl-C stops an answer"
@@ -44,13 +44,13 @@ class Conversation:
         self._ids: tuple[int, ...] = ()
         self._before: tuple[list[dict[str, Any]], str, tuple[int, ...]] = (self.messages, "", ())
 
-    def ask(self, text: str) -> Encoded:
+    def ask(self, text: str) -> EncodedPrompt:
         """Add the user's turn and return the whole prompt, the ids of earlier turns unchanged.
 
         Raises:
             TemplateError, RequestError: the turn is refused; the conversation stays as it was.
         """
-        from twostroke.llm import Encoded
+        from twostroke.llm import EncodedPrompt
 
         start = time.monotonic()
         messages = [*self.messages, {"role": "user", "content": text}]
@@ -62,7 +62,7 @@ class Conversation:
         self._before = (self.messages, self._text, self._ids)
         self.messages = messages
         self._text, self._ids = rendered.text, ids
-        return Encoded(token_ids=ids, init_s=time.monotonic() - start)
+        return EncodedPrompt(token_ids=ids, init_s=time.monotonic() - start)
 
     def undo(self) -> None:
         """Take the last turn back: the engine refused it."""

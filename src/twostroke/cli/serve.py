@@ -15,8 +15,7 @@ from twostroke.errors import ConfigError
 if TYPE_CHECKING:
     from twostroke.config import EngineConfig
     from twostroke.events import Observer
-    from twostroke.server.intake import Loaded
-    from twostroke.server.service import Loader
+    from twostroke.server.service import Loaded, Loader
     from twostroke.server.settings import Limits
 
 
@@ -51,7 +50,7 @@ def loader(model: str, config: EngineConfig) -> Loader:
     def load(observer: Observer) -> Loaded:
         from twostroke.build import build_engine
         from twostroke.model.loaded import load_model
-        from twostroke.server.intake import Loaded
+        from twostroke.server.service import Loaded
 
         loaded = load_model(model)
         built = build_engine(loaded, config, observers=(observer,))
@@ -101,7 +100,7 @@ def command(
 
     Example: twostroke serve smollm2:135m --port 8000
     """
-    from twostroke.server.auth import read_keys
+    from twostroke.server.http.keys import read_keys
     from twostroke.server.run import serve
     from twostroke.server.service import Service
     from twostroke.server.settings import ServerSettings

@@ -1,4 +1,4 @@
-"""The FastAPI application: all routes, errors in each API's shape, a schema that is true."""
+"""The FastAPI application: the routes of all APIs, errors in each API's shape, the schema."""
 
 from __future__ import annotations
 
@@ -11,30 +11,45 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp
 
 from twostroke import __version__
 from twostroke.errors import TwoStrokeError
-from twostroke.server import (
-    anthropic,
-    health,
-    ollama,
-    ollama_models,
-    openai_chat,
-    openai_completions,
-    openai_models,
-    predict,
-)
-from twostroke.server.auth import KeyRing
-from twostroke.server.door import Door
-from twostroke.server.error_reply import error_response
-from twostroke.server.event_stream import ClientGone
-from twostroke.server.loop_lag import watch_loop
-from twostroke.server.refusals import MethodNotAllowed, RouteNotFound
-from twostroke.server.request_log import RequestLog
-from twostroke.server.route_docs import components
+from twostroke.server.anthropic import errors as anthropic_errors
+from twostroke.server.anthropic import messages
+from twostroke.server.errors import MethodNotAllowed, RouteNotFound
+from twostroke.server.http.connection import ClientGone
+from twostroke.server.http.errors import ErrorReplies
+from twostroke.server.http.loop_lag import watch_loop
+from twostroke.server.http.middleware import KeyRing, Middleware, RequestLog
+from twostroke.server.http.route_docs import components
+from twostroke.server.ollama import chat as ollama_chat
+from twostroke.server.ollama import errors as ollama_errors
+from twostroke.server.ollama import models as ollama_models
+from twostroke.server.openai import chat as openai_chat
+from twostroke.server.openai import completions
+from twostroke.server.openai import errors as openai_errors
+from twostroke.server.openai import models as openai_models
+from twostroke.server.operations import health, predict, tokenize
 from twostroke.server.service import Service
 
+_ROUTES = (
+    health,
+    openai_chat,
+    completions,
+    openai_models,
+    messages,
+    ollama_chat,
+    ollama_models,
+    tokenize,
+    predict,
+)
+_error_response = ErrorReplies(
+    {
+        "": openai_errors.error_body,
+        "/v1/messages": anthropic_errors.error_body,
+        "/api/": ollama_errors.error_body,
+    }
+)
 STATUS_GONE = 499  # nginx's number for a client that closed its connection
 
 
@@ -44,8 +59,8 @@ def create_app(
     keys: Sequence[str] = (),
     log: RequestLog | None = None,
     on_start: Callable[[], None] | None = None,
-) -> Door:
-    """Return the application over a service; on_start is called in the running loop."""
+) -> Middleware:
+    """Return the application over a service. on_start: called in the running loop, at the start."""
     settings = service.settings
     app = FastAPI(
         title="twostroke",
@@ -55,22 +70,12 @@ def create_app(
         lifespan=_lifespan(service, on_start),
     )
     app.state.service = service
-    for routes in (
-        health,
-        openai_chat,
-        openai_completions,
-        openai_models,
-        anthropic,
-        ollama,
-        ollama_models,
-        predict,
-    ):
+    for routes in _ROUTES:
         app.include_router(routes.router)
     app.add_exception_handler(TwoStrokeError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientGone, _on_gone)
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
-    inner: ASGIApp = app
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -79,12 +84,13 @@ def create_app(
             allow_headers=["authorization", "content-type", "x-api-key"],
             expose_headers=["x-request-id", "server-timing"],
         )
-    return Door(
-        inner,
+    return Middleware(
+        app,
         keys=KeyRing(keys, cache_scope=settings.cache_scope),
-        limits=settings.limits,
+        max_concurrency=settings.limits.max_concurrency,
         log=log or RequestLog(settings.log_format),
-        meters=service.meters,
+        replies=service.meters.replies,
+        error_response=_error_response,
         has_cors=bool(settings.cors_origins),
     )
 
@@ -94,7 +100,7 @@ def _lifespan(service: Service, on_start: Callable[[], None] | None) -> Any:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if on_start is not None:
             on_start()
-        async with watch_loop(service.meters):
+        async with watch_loop(service.meters.set_loop_lag):
             yield
         service.close()
 
@@ -104,11 +110,11 @@ def _lifespan(service: Service, on_start: Callable[[], None] | None) -> Any:
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TwoStrokeError)
     request.state.facts.error = error.code
-    return error_response(error, request.url.path)
+    return _error_response(error, request.url.path)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
-    """Say 404, 405 and what else the framework refuses in the API's own shape."""
+    """Reply to the framework's own refusals, such as 404 and 405, in the API's shape."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         refusal: TwoStrokeError = MethodNotAllowed(
@@ -117,7 +123,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     else:
         refusal = RouteNotFound("no such path", remedy="/openapi.json lists all.")
     request.state.facts.error = refusal.code
-    response = error_response(refusal, request.url.path)
+    response = _error_response(refusal, request.url.path)
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response

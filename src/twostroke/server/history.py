@@ -1,18 +1,27 @@
-"""What to do with a conversation that outgrows the context: refuse, drop its oldest turns, or have
-the model summarise them. Never a system message, never half a turn, never the last turn.
+"""Conversations that outgrow the context: drop the oldest turns, or have the model summarise them.
+
+System messages and the last turn always stay, and a turn is never cut in two.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong
-from twostroke.server.prompts import Prompt
+from twostroke.generation.prompt import EncodedPrompt
+from twostroke.request import SamplingParams
+from twostroke.server.answers import start_answers
+from twostroke.server.prompts import ChatPrompt
+
+if TYPE_CHECKING:
+    from twostroke.server.generate import GenerationRequest, Reply
 
 Message = dict[str, Any]
-Encode = Callable[[Sequence[Message]], Awaitable[Prompt]]
+Encode = Callable[[Sequence[Message]], Awaitable[EncodedPrompt]]
 Summarise = Callable[[Sequence[Message]], Awaitable[str]]
 
 ANSWER_RESERVE = 256  # tokens kept for an answer of undeclared length
@@ -23,7 +32,7 @@ _ASK = "Summarise our conversation so far in at most 100 words. Keep names, numb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trimmed:
-    """What was taken out of a conversation. Units: saved_s is predicted prefill, in seconds."""
+    """The messages left out of a conversation. Units: saved_s is predicted prefill, in seconds."""
 
     policy: str
     dropped_messages: tuple[int, ...] = ()
@@ -34,7 +43,7 @@ class Trimmed:
     summary_tokens: int | None = None
 
     def report(self) -> dict[str, Any]:
-        """Return it ready for JSON."""
+        """Return the fields, ready for JSON."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -61,8 +70,8 @@ async def fit(
     summarise: Summarise,
     room: int,
     predicted_s: Callable[[int], float | None],
-) -> tuple[Prompt, Trimmed]:
-    """Return a prompt of at most `room` tokens, and what was taken out for it.
+) -> tuple[EncodedPrompt, Trimmed]:
+    """Return a prompt of at most `room` tokens, and the messages that were left out for it.
 
     Cost: one rendering for the whole, then one for each halving of the number of turns.
 
@@ -97,7 +106,7 @@ async def fit(
     return prompt, trimmed
 
 
-async def _encoded_or_none(messages: Sequence[Message], encode: Encode) -> Prompt | None:
+async def _encoded_or_none(messages: Sequence[Message], encode: Encode) -> EncodedPrompt | None:
     """Return the whole conversation's prompt, None where its bytes alone are too many."""
     try:
         return await encode(messages)
@@ -107,9 +116,9 @@ async def _encoded_or_none(messages: Sequence[Message], encode: Encode) -> Promp
 
 async def _fewest_dropped(
     messages: Sequence[Message], turns: list[list[int]], encode: Encode, room: int
-) -> tuple[int, Prompt]:
+) -> tuple[int, EncodedPrompt]:
     low, high = 1, len(turns) - 1
-    found: tuple[int, Prompt] | None = None
+    found: tuple[int, EncodedPrompt] | None = None
     while low <= high:
         count = (low + high) // 2
         dropped = {index for turn in turns[:count] for index in turn}
@@ -143,6 +152,62 @@ def _without(
     return kept
 
 
-def transcript(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation by which the model is asked to summarise these messages."""
-    return [*messages, {"role": "user", "content": _ASK}]
+async def fitted_prompt(
+    reply: Reply, asked: GenerationRequest, params: SamplingParams
+) -> EncodedPrompt:
+    """Return the prompt of a conversation, shortened by its policy; the reply gets the report.
+
+    Raises:
+        ContextTooLong: even the last turn alone does not fit. Whatever `Prompts.encode` raises.
+    """
+    (conversation,) = asked.prompts
+    assert isinstance(conversation, ChatPrompt)
+    messages = [dict(message) for message in conversation.messages]
+    offered, status = asked.tools.offered, reply.service.engine.status
+
+    async def summarise(some: Sequence[Message]) -> str:
+        return await _summary(reply, some)
+
+    reserve = params.max_tokens if params.max_tokens is not None else ANSWER_RESERVE
+    prompt, trimmed = await fit(
+        messages,
+        policy=asked.history,
+        encode=lambda some: reply.service.prompts.encode(
+            replace(conversation, messages=some), offered, reply.start_s
+        ),
+        summarise=summarise,
+        room=status.max_prompt_tokens(SamplingParams(max_tokens=reserve)),
+        predicted_s=lambda num_tokens: status.predicted_prefill_s(0, num_tokens),
+    )
+    reply.trimmed = trimmed.report()
+    return prompt
+
+
+async def _summary(reply: Reply, messages: Sequence[Message]) -> str:
+    """Have the model summarise messages; the oldest are left out where they are too many."""
+    service, status = reply.service, reply.service.engine.status
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_SUMMARY_TOKENS)
+
+    async def no_summary(_: Sequence[Message]) -> str:
+        return ""
+
+    prompt, _ = await fit(
+        [*messages, {"role": "user", "content": _ASK}],
+        policy="drop_oldest",
+        encode=lambda some: service.prompts.encode(ChatPrompt(messages=some), (), time.monotonic()),
+        summarise=no_summary,
+        room=status.max_prompt_tokens(params),
+        predicted_s=lambda num_tokens: status.predicted_prefill_s(0, num_tokens),
+    )
+    answers = await start_answers(
+        service, f"{reply.facts.id}-summary", [prompt], params, salt=reply.salt("")
+    )
+    texts = []
+    try:
+        async for delta in answers:
+            texts.append(delta.text)
+            if delta.record is not None:
+                reply.facts.records.append(delta.record)
+    finally:
+        await answers.close()
+    return "".join(texts).strip() or "(nothing)"

@@ -1,5 +1,7 @@
-"""Prompts to ids: template, tokeniser and grammar in threads and processes of their own, never in
-the event loop. Bounded by bytes before anything is tokenised.
+"""The text side of the served model: prompts to ids, grammars, and the text of answers.
+
+Template, tokeniser and grammar compiler run in threads and processes of their own, never in the
+event loop. A prompt that its bytes alone make too long is refused before it is tokenised.
 """
 
 from __future__ import annotations
@@ -8,39 +10,40 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong, RequestError, TemplateError
-from twostroke.llm import Encoded
+from twostroke.generation.prompt import EncodedPrompt
+from twostroke.generation.reasoning_text import CLOSE_TAG, OPEN_TAG, ReasoningText
 from twostroke.model.loaded import LoadedModel
-from twostroke.server.answer_text import CLOSE_TAG, OPEN_TAG
-from twostroke.server.refusals import GrammarTimeout, TooLarge
+from twostroke.server.errors import GrammarTimeout, TooLarge
 from twostroke.server.settings import Limits
+from twostroke.text.stream import AnswerText, PlainText
 from twostroke.text.tool_format import stated_messages, tool_format
 from twostroke.text.worker import TemplateWorkers
 
 if TYPE_CHECKING:
+    from twostroke.server.tools import Form
     from twostroke.text.grammar import Grammar, GrammarCompiler
 
 NUM_TEXT_THREADS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """An encoded prompt; is_thinking: the template has opened the reasoning part already."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """Messages for the chat template, and the values of variables that the template reads."""
 
-    encoded: Encoded
-    is_thinking: bool = False
+    messages: Sequence[Mapping[str, Any]]
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.encoded.token_ids)
+
+Prompt = ChatPrompt | str | tuple[int, ...]
 
 
 class Prompts:
-    """The text side of one model. `start` before use; `close` ends its processes."""
+    """Encodes prompts and makes answer texts. `start` before use; `close` ends its processes."""
 
     def __init__(self, model: LoadedModel, limits: Limits, max_model_len: int) -> None:
         self._model = model
@@ -48,16 +51,15 @@ class Prompts:
         self._max_model_len = max_model_len
         self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="twostroke-text")
         self._grammar_threads = ThreadPoolExecutor(1, thread_name_prefix="twostroke-grammar")
-        self._compiler: GrammarCompiler | None = None  # its thread's alone
+        self._compiler: GrammarCompiler | None = None  # used by the grammar thread alone
         self._templates: TemplateWorkers | None = None
         self._longest_token = 1
-        source = model.template.source if model.has_template else ""
-        self.has_reasoning = CLOSE_TAG in source
-        self._reads_developer = "developer" in source
-        self.tool_format = tool_format(source, model.tokenizer.control_texts)
+        self._template_source = model.template.source if model.has_template else ""
+        self._has_reasoning = CLOSE_TAG in self._template_source
+        self.tool_format = tool_format(self._template_source, model.tokenizer.control_texts)
 
     def start(self) -> None:
-        """Build what the first prompt would build, and start the template's processes. Blocks."""
+        """Build the tokeniser's tables and start the template's processes. Blocks."""
         tokenizer = self._model.tokenizer
         tokenizer.build_library()
         lengths = (
@@ -77,21 +79,32 @@ class Prompts:
         for threads in (self._threads, self._grammar_threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        start_s: float | None = None,
-    ) -> Prompt:
-        """Render and tokenise a conversation.
+    def template_reads(self, variable: str) -> bool:
+        """Whether the chat template mentions a variable, so that a value for it can matter."""
+        return variable in self._template_source
+
+    async def encode(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]], start_s: float
+    ) -> EncodedPrompt:
+        """Return the ids of a prompt: a conversation, a raw text, or the ids themselves.
+
+        tools: offered to the chat template. start_s: since when the time counts as init.
 
         Raises:
             TemplateError: no template, refused, or too slow. RequestError: malformed messages.
-            TooLarge, ContextTooLong: by bytes alone it cannot fit.
+            TooLarge, ContextTooLong: the prompt cannot fit, by its bytes alone.
         """
-        start_s = time.monotonic() if start_s is None else start_s
+        if isinstance(prompt, str):
+            return await self._encode_text(prompt, start_s)
+        if isinstance(prompt, ChatPrompt):
+            return await self._encode_chat(prompt, tools, start_s)
+        return EncodedPrompt(token_ids=prompt)
+
+    async def _encode_chat(
+        self, prompt: ChatPrompt, offered: Sequence[Mapping[str, Any]], start_s: float
+    ) -> EncodedPrompt:
+        messages = prompt.messages
+        tools: Sequence[Mapping[str, Any]] | None = offered or None
         if len(messages) > self._limits.max_messages:
             raise RequestError(
                 "too many messages",
@@ -106,39 +119,37 @@ class Prompts:
                 remedy="Use /v1/completions with plain text.",
             )
         templates = self._templates
-        if not self._reads_developer:
+        if not self.template_reads("developer"):
             messages = [_without_developer(m) for m in messages]
         if not self.tool_format.is_native:
-            messages, tools = stated_messages(messages, tools or ()), None
+            messages, tools = stated_messages(messages, offered), None
 
-        def work() -> Prompt:
-            rendered = templates.render(messages, tools=tools, **(variables or {}))
-            text = rendered.text
-            self._check_length(text)
+        def work() -> EncodedPrompt:
+            rendered = templates.render(messages, tools=tools, **prompt.variables)
+            self._check_length(rendered.text)
             ids, spans = model.encode_rendered(rendered)
-            encoded = Encoded(token_ids=ids, spans=spans, init_s=time.monotonic() - start_s)
-            return Prompt(encoded, self.has_reasoning and text.rstrip().endswith(OPEN_TAG))
+            is_open = self._has_reasoning and rendered.text.rstrip().endswith(OPEN_TAG)
+            return EncodedPrompt(
+                token_ids=ids,
+                spans=spans,
+                init_s=time.monotonic() - start_s,
+                is_reasoning_open=is_open,
+            )
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def encode_text(self, text: str, *, start_s: float | None = None) -> Prompt:
-        """Tokenise a raw prompt, BOS as the tokenizer says.
-
-        Raises:
-            RequestError, TooLarge, ContextTooLong: it cannot be tokenised or cannot fit.
-        """
-        start_s = time.monotonic() if start_s is None else start_s
+    async def _encode_text(self, text: str, start_s: float) -> EncodedPrompt:
         tokenizer = self._model.tokenizer
         self._check_length(text)
 
-        def work() -> Prompt:
+        def work() -> EncodedPrompt:
             ids = tuple(tokenizer.encode(text, add_special=True))
-            return Prompt(Encoded(token_ids=ids, init_s=time.monotonic() - start_s))
+            return EncodedPrompt(token_ids=ids, init_s=time.monotonic() - start_s)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return the ids of a text. Raises as `encode_text`."""
+        """Return the ids of a text. Raises as `encode`."""
         tokenizer = self._model.tokenizer
         self._check_bytes(text)
 
@@ -148,10 +159,10 @@ class Prompts:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def grammar(self, make: Callable[[GrammarCompiler], Grammar]) -> Grammar:
-        """Return what `make` compiles, off the event loop.
+        """Return the grammar that `make` compiles, off the event loop.
 
         Raises:
-            InvalidGrammar: it cannot be matched, or not be compiled in time.
+            InvalidGrammar: the grammar cannot be matched. GrammarTimeout: compiling took too long.
         """
         model = self._model
 
@@ -174,8 +185,21 @@ class Prompts:
                 param="response_format",
             ) from None
 
+    def answer_text(
+        self, prompt: EncodedPrompt, stops: tuple[str, ...], form: Form | None
+    ) -> AnswerText:
+        """Return the text of a new answer: plain, or with reasoning and tool calls set apart."""
+        tokenizer = self._model.tokenizer
+        is_bound = form is not None and form.is_bound
+        text: AnswerText
+        if self._has_reasoning and prompt.spans and not is_bound:
+            text = ReasoningText(tokenizer, stops, is_open=prompt.is_reasoning_open)
+        else:
+            text = PlainText(tokenizer, stops)
+        return text if form is None else form.without_calls(text)
+
     def _check_length(self, text: str) -> None:
-        """Refuse by bytes alone what no tokenizer could make fit."""
+        """Refuse a text that no tokenizer could make fit, by its bytes alone."""
         num_bytes = self._check_bytes(text)
         least = -(-num_bytes // self._longest_token)
         if least > self._max_model_len:
@@ -203,5 +227,5 @@ class Prompts:
 
 
 def _without_developer(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Call OpenAI's developer what older templates call it: system."""
+    """Return the message with OpenAI's role developer as system, the name in older templates."""
     return {**message, "role": "system"} if message.get("role") == "developer" else message

@@ -1,7 +1,7 @@
-"""Run the server: answer liveness at once, load beside it, drain on SIGTERM, then end.
+"""Run the server: answer liveness at once, load in a thread, drain on SIGTERM, then end.
 
-The first SIGTERM or SIGINT drains: new work is refused, answers in flight end. The second one, or
-the end of `drain_s`, ends them too.
+The first SIGTERM or SIGINT drains: new work is refused, answers in flight run to their end. The
+second signal, or the end of `drain_s`, ends those answers with an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import uvicorn
 
 from twostroke.errors import ConfigError, EngineStopped
 from twostroke.server.app import create_app
-from twostroke.server.door import Door
+from twostroke.server.http.middleware import Middleware
 from twostroke.server.service import Service, State
 
 # The engine's thread and the event loop share the interpreter. At its default of 5 ms either can
@@ -34,10 +34,10 @@ _FLUSH_S = 2.0  # for answers that were ended to reach their readers
 class _Server(uvicorn.Server):
     """uvicorn's server with a drain before its end."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, app: Middleware) -> None:
         super().__init__(config)
         self._service = service
-        self._door = door
+        self._app = app
         self._num_signals = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._drain: asyncio.Task[None] | None = None
@@ -61,9 +61,9 @@ class _Server(uvicorn.Server):
 
     async def _drained(self) -> None:
         await self._until_empty(self._service.limits.drain_s)
-        if self._door.num_inside:
+        if self._app.num_in_flight:
             print(
-                f"twostroke: {self._door.num_inside} requests did not end in time; ending them",
+                f"twostroke: {self._app.num_in_flight} requests did not end in time; ending them",
                 file=sys.stderr,
             )
             await asyncio.get_running_loop().run_in_executor(None, self._service.close)
@@ -73,7 +73,7 @@ class _Server(uvicorn.Server):
     async def _until_empty(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + seconds
-        while self._door.num_inside and loop.time() < deadline_s:
+        while self._app.num_in_flight and loop.time() < deadline_s:
             await asyncio.sleep(_POLL_S)
 
     def on_start(self) -> None:
@@ -107,9 +107,9 @@ def serve(service: Service, keys: Sequence[str] = ()) -> None:
     settings = service.settings
     limits = settings.limits
     holder: list[_Server] = []
-    door = create_app(service, keys=keys, on_start=lambda: holder[0].on_start())
+    app = create_app(service, keys=keys, on_start=lambda: holder[0].on_start())
     config = uvicorn.Config(
-        door,
+        app,
         host=settings.host,
         port=settings.port,
         http="h11",
@@ -122,7 +122,7 @@ def serve(service: Service, keys: Sequence[str] = ()) -> None:
         timeout_graceful_shutdown=int(_FLUSH_S) + 1,
         lifespan="on",
     )
-    server = _Server(config, service, door)
+    server = _Server(config, service, app)
     holder.append(server)
     sock = _bound(config)
     host, port = sock.getsockname()[:2]

@@ -1,4 +1,4 @@
-"""The tools of one request, whatever its API, and the form that they give an answer."""
+"""The tools of one request, whatever its API, and the form that an answer must keep to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pydantic import Field
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
-from twostroke.server.answer_text import AnswerText, CallText
+from twostroke.generation.call_text import CallText
+from twostroke.request import TokenMask
 from twostroke.server.prompts import Prompts
+from twostroke.text.stream import AnswerText
 from twostroke.text.tool_format import ToolFormat
 from twostroke.text.tool_text import ToolText
 
@@ -24,10 +26,12 @@ JSON_OBJECT: dict[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """offered: in OpenAI's shape, as templates read them; none where tools are switched off.
+    """The tools that a request offers to the model.
 
-    demanded: the names of which one must be called, None where the model may choose. is_strict: no
-    call may break its schema; else a schema beyond llguidance leaves the model to itself.
+    offered: in OpenAI's shape, which templates read; empty where tools are switched off.
+    demanded: the answer must call one of these names; None: the model may choose.
+    is_strict: a schema that the grammar engine cannot match is refused. Otherwise such a schema is
+    not enforced: the model may write arguments that break it.
     """
 
     offered: tuple[dict[str, Any], ...] = ()
@@ -96,8 +100,11 @@ class Tools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The form of an answer. is_bound: the grammar holds from the first token on, so that there is
-    no reasoning part. tool_format: the one that its calls are read by, None where there are none.
+    """The form of an answer that is not free text.
+
+    grammar: masks tokens that the form forbids. is_bound: the grammar holds from the first token
+    on, so that there is no reasoning part. tool_format: how the model writes calls; None: it may
+    call nothing.
     """
 
     grammar: Grammar | None = None
@@ -105,20 +112,23 @@ class Form:
     tool_format: ToolFormat | None = None
     tool_names: frozenset[str] = frozenset()
 
-    def over(self, text: AnswerText) -> AnswerText:
-        """Return the text of one answer with its calls taken out."""
+    def new_mask(self) -> TokenMask | None:
+        """Return the mask of one more answer, None where any token may come next."""
+        return self.grammar.fresh() if self.grammar is not None else None
+
+    def without_calls(self, text: AnswerText) -> AnswerText:
+        """Return the text of one answer with its tool calls taken out."""
         if self.tool_format is None:
             return text
         return CallText(text, ToolText(self.tool_format, self.tool_names))
 
 
-FREE_TEXT = Form()
-
-
 async def form_of(
-    prompts: Prompts, tools: Tools, answer_schema: Mapping[str, Any] | None = None
-) -> Form:
-    """Return the form of an answer that may call tools and keeps to a schema where it does not.
+    prompts: Prompts, tools: Tools, answer_schema: Mapping[str, Any] | None
+) -> Form | None:
+    """Return the form of an answer that may call tools and otherwise keeps to a schema.
+
+    None: free text.
 
     Raises:
         RequestError: a demanded call and a schema exclude each other.
@@ -126,27 +136,27 @@ async def form_of(
     """
     if tools.demanded is not None and answer_schema is not None:
         raise RequestError("a demanded tool call excludes response_format", param="tool_choice")
-    if not tools.offered:
-        if answer_schema is None:
-            return FREE_TEXT
-        schema = answer_schema
-        return Form(grammar=await prompts.grammar(lambda c: c.json_schema(schema)), is_bound=True)
-    return await _with_calls(prompts, tools, answer_schema)
+    if tools.offered:
+        return await _form_with_calls(prompts, tools, answer_schema)
+    if answer_schema is None:
+        return None
+    schema = answer_schema
+    return Form(grammar=await prompts.grammar(lambda c: c.json_schema(schema)), is_bound=True)
 
 
-async def _with_calls(
+async def _form_with_calls(
     prompts: Prompts, tools: Tools, answer_schema: Mapping[str, Any] | None
 ) -> Form:
     from twostroke.text.grammar import InvalidGrammar
 
-    form = prompts.tool_format
+    tool_format = prompts.tool_format
     is_bound = tools.demanded is not None or answer_schema is not None
     grammar = None
-    if is_bound or form.is_tagged:
+    if is_bound or tool_format.is_tagged:
         try:
             grammar = await prompts.grammar(
                 lambda c: c.tool_calls(
-                    form,
+                    tool_format,
                     tools.schemas(),
                     is_demanded=tools.demanded is not None,
                     is_parallel=tools.is_parallel,
@@ -156,4 +166,4 @@ async def _with_calls(
         except InvalidGrammar:
             if is_bound or tools.is_strict:
                 raise
-    return Form(grammar=grammar, is_bound=is_bound, tool_format=form, tool_names=tools.names)
+    return Form(grammar=grammar, is_bound=is_bound, tool_format=tool_format, tool_names=tools.names)

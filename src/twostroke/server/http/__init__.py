@@ -1,0 +1,1 @@
+"""HTTP: middleware, bodies, streamed replies, errors. Knows no model and no engine."""

@@ -1,0 +1,1 @@
+"""Routes for those who run the server: health, metrics, tokenize, detokenize and predict."""
