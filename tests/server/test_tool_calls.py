@@ -143,7 +143,7 @@ def test_a_reference_inside_a_tools_schema_is_followed(tooled: Served) -> None:
 
 
 def test_a_template_without_tools_has_them_said_in_the_system_message(served: Served) -> None:
-    assert not served.service.template_reads("tools")
+    assert not served.service.prompts.template_reads("tools")
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     messages = [
         *USER,
