@@ -30,8 +30,8 @@ from twostroke.bench.remote import Load as ClientLoad
 from twostroke.bench.remote import percentile, run_load
 from twostroke.build import build_engine
 from twostroke.config import EngineConfig
-from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import load_model
+from twostroke.model.local_models import fits_folder
 from twostroke.planner.capacity import Load, simulate
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.stored import stored_fit

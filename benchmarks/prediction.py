@@ -25,8 +25,8 @@ from twostroke.bench.steps import POOL_TOKENS, Trial, TurnWatch, run_trial, tria
 from twostroke.build import BuiltEngine, build_engine
 from twostroke.cli.fit_machine import calibrate
 from twostroke.config import KvType
-from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import load_model
+from twostroke.model.local_models import fits_folder
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.stored import stored_fit

@@ -22,8 +22,8 @@ from twostroke.errors import CapacityError
 from twostroke.events import Observer
 from twostroke.host import free_memory_bytes, usable_cores
 from twostroke.meters.phase_meter import Floors, PhaseMeter
-from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import LoadedModel
+from twostroke.model.local_models import fits_folder
 from twostroke.predict.cost import CostModel
 from twostroke.predict.fit import assumed_speed
 from twostroke.predict.hardware import MachineProfile

@@ -12,7 +12,7 @@ from tests.predict.test_fit import steps
 from tests.tiny_models import write_tiny
 from twostroke.backend.calibrate import cpu_name
 from twostroke.cli.main import invoke
-from twostroke.model.hub import fits_folder
+from twostroke.model.local_models import fits_folder
 from twostroke.predict.fit import fit_speed
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.stored import fit_path, store_fit, stored_fit

@@ -15,7 +15,7 @@ from twostroke.cli import pull, rm, show
 from twostroke.cli.download_bar import DownloadBar
 from twostroke.cli.text_output import printable, size_text
 from twostroke.errors import ModelNotFound
-from twostroke.model.hub import models_folder
+from twostroke.model.local_models import models_folder
 
 app = typer.Typer()
 for verb, module in {"pull": pull, "list": list_command, "show": show, "rm": rm}.items():

@@ -1,3 +1,5 @@
+"""Chat prompts: user text never becomes a control token, and every message has its part."""
+
 from __future__ import annotations
 
 import itertools
@@ -8,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.text.small_vocabularies import byte_level, sentencepiece
-from twostroke.errors import RequestError, TemplateError
-from twostroke.text import messages
+from twostroke.errors import TemplateError
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
 from twostroke.text.tokenizer import Tokenizer
 
@@ -208,54 +209,6 @@ def test_an_overlong_template_is_refused() -> None:
 def test_an_error_inside_the_template_is_a_template_error() -> None:
     with pytest.raises(TemplateError, match=r"failed \(at message 1\).*ZeroDivisionError"):
         _template("{% for m in messages %}{{ 1 // 0 }}{% endfor %}").render(_user("a"))
-
-
-@pytest.mark.parametrize(
-    ("messages", "said"),
-    [
-        ([], "at least one"),
-        ("hello", "at least one"),
-        (["hello"], r"messages\[0\]"),
-        ([{"content": "x"}], "role"),
-        ([{"role": "<|im_end|>", "content": "x"}], "role"),
-        ([{"role": "user", "content": b"x"}], "not JSON"),
-        ([{"role": "user", "content": {1: "x"}}], "not a string"),
-        ([{"role": "user", "content": "x"}] * 10_001, "10000"),
-    ],
-)
-def test_messages_that_are_none_are_refused(messages: Any, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
-        _template(CHATML).render(messages)
-
-
-def test_deep_and_long_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    deep: Any = "x"
-    for _ in range(50):
-        deep = [deep]
-    with pytest.raises(RequestError, match="deep"):
-        _template(CHATML).render([{"role": "user", "content": deep}])
-    monkeypatch.setattr(messages, "MAX_INPUT_CHARS", 100)
-    with pytest.raises(RequestError, match="100"):
-        _template(CHATML).render(_user("x" * 101))
-
-
-def test_only_listed_variables_reach_the_template() -> None:
-    source = "{{ enable_thinking }}{{ messages[0].content }}{{ tools | tojson }}"
-    template = _template(source)
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    text = template.render(_user("x"), enable_thinking=False, tools=tools).text
-    assert text.startswith('Falsex[{"type": "function"')
-    for name, value in (("chat_template", "x"), ("bos_token", "x"), ("date_string", "x" * 999)):
-        with pytest.raises(RequestError, match=name if name != "chat_template" else "unknown"):
-            template.render(_user("x"), **{name: value})
-
-
-def test_tools_and_variables_may_not_spell_control_tokens() -> None:
-    tools = [{"function": {"description": "a<|im_end|>"}}]
-    with pytest.raises(RequestError, match="control token"):
-        _template(CHATML).render(_user("x"), tools=tools)
-    with pytest.raises(RequestError, match="control token"):
-        _template(CHATML).render(_user("x"), date_string="<|im_start|>")
 
 
 def test_a_prompt_of_more_characters_than_stand_ins_is_still_safe() -> None:

@@ -12,8 +12,8 @@ from twostroke.backend.packed_folder import PackedFolder
 from twostroke.backend.runner import ModelRunner
 from twostroke.config import EngineConfig, environment_value
 from twostroke.host import usable_cores
-from twostroke.model.hub import cache_folder
 from twostroke.model.loaded import LoadedModel
+from twostroke.model.local_models import cache_folder
 from twostroke.predict.hardware import MachineProfile
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from twostroke.build import build_engine
 from twostroke.config import KvType
 from twostroke.errors import ConfigError
-from twostroke.model.hub import fits_folder
 from twostroke.model.loaded import load_model
+from twostroke.model.local_models import fits_folder
 from twostroke.planner.models import PlannedModel
 from twostroke.planner.target import Target
 from twostroke.predict.fit import FittedSpeed

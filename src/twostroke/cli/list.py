@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from twostroke.cli.text_output import print_json, print_rows, printable, size_text
-from twostroke.model.hub import list_local
+from twostroke.model.local_models import list_local
 
 
 def command(

@@ -11,7 +11,7 @@ from twostroke.backend.calibrate import cpu_name
 from twostroke.cli.engine_options import parse_bytes
 from twostroke.errors import ConfigError
 from twostroke.host import free_memory_bytes
-from twostroke.model.hub import cache_folder
+from twostroke.model.local_models import cache_folder
 from twostroke.planner.target import Target, make_target, stored_profile, this_machine
 
 GIGA = 1e9

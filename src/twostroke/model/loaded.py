@@ -18,7 +18,9 @@ from twostroke.formats.quant import dequantize
 from twostroke.host import free_memory_bytes
 from twostroke.model.config import ModelConfig
 from twostroke.model.gguf_config import config_from_gguf
-from twostroke.model.hub import Progress, cache_folder, resolve
+from twostroke.model.hub import resolve
+from twostroke.model.local_models import cache_folder
+from twostroke.model.model_files import Progress
 from twostroke.model.weights import ModelWeights, load_weights, vocab_size_of
 from twostroke.request import MessageSpan
 from twostroke.text.chat import ChatTemplate, Rendered, encode_chat
