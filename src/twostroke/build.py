@@ -21,7 +21,8 @@ from twostroke.engine.engine import Engine
 from twostroke.errors import CapacityError
 from twostroke.events import Observer
 from twostroke.host import free_memory_bytes, usable_cores
-from twostroke.meters.phase_meter import Floors, PhaseMeter
+from twostroke.meters.floors import MachineFloors
+from twostroke.meters.phase_meter import PhaseMeter
 from twostroke.model.loaded import LoadedModel
 from twostroke.model.local_models import fits_folder
 from twostroke.predict.cost import CostModel
@@ -32,23 +33,9 @@ from twostroke.predict.stored import stored_fit
 from twostroke.record import RequestRecord
 from twostroke.scheduler.scheduler import Scheduler
 from twostroke.scheduler.wait import MAX_WAIT_S, MAX_WAITING
-from twostroke.step import BLOCK_SIZE, StepPlan
+from twostroke.step import BLOCK_SIZE
 
 _GIB = 1 << 30
-
-
-class _Floors:
-    """The meter's cost model: what a step must cost at least on this machine."""
-
-    def __init__(self, predictor: LearningPredictor, profile: MachineProfile) -> None:
-        self._predictor, self._profile = predictor, profile
-
-    def floors(self, plan: StepPlan) -> Floors:
-        work = self._predictor.work(plan).total
-        return Floors(
-            self._profile.arithmetic_s(work),
-            self._profile.memory_s(work, self._predictor.cost.weight_bytes),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +96,7 @@ def build_engine(
     meter = PhaseMeter(
         model=model.name,
         build=__version__,
-        cost=_Floors(predictor, backend.profile) if backend.profile is not None else None,
+        floors=MachineFloors(predictor, backend.profile) if backend.profile is not None else None,
         advise=_advise,
     )
     scheduler = Scheduler(

@@ -70,7 +70,7 @@ class Hammer:
         while not self.is_over:
             status = self.engine.status
             assert status.num_waiting + status.num_running == len(status.progress)
-            assert 0 <= status.num_running <= 4 and 0 <= status.num_waiting
+            assert 0 <= status.num_running <= 4 and status.num_waiting >= 0
             assert 0 <= status.num_used_blocks <= status.num_blocks == 64
             assert status.predicted_wait_s is None or status.predicted_wait_s >= 0
             for request_id, progress in status.progress.items():

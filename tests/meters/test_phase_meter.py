@@ -6,7 +6,8 @@ import pytest
 
 from tests.simulation import Simulation, tokens
 from twostroke.events import Admitted, Arrived, Finished, Preempted, StepDone
-from twostroke.meters.phase_meter import MAX_FINISHED, Floors, PhaseMeter
+from twostroke.meters.floors import Floors
+from twostroke.meters.phase_meter import MAX_FINISHED, PhaseMeter
 from twostroke.planner.simulated import LinearCost
 from twostroke.request import FinishReason, SamplingParams
 from twostroke.step import Phase, SampleSpec, Slice, StepPlan, StepResult
@@ -129,7 +130,7 @@ class Machine:
 
 
 def test_shares_of_the_machine_come_from_floors_over_time() -> None:
-    meter = PhaseMeter(cost=Machine())
+    meter = PhaseMeter(floors=Machine())
     feed(
         meter,
         Arrived("a", 0.0, 40),
