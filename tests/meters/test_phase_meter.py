@@ -160,11 +160,9 @@ def test_a_cold_step_marks_its_requests() -> None:
 
 
 def test_records_that_nobody_takes_do_not_pile_up() -> None:
-    seen = []
-    meter = PhaseMeter(on_record=seen.append)
+    meter = PhaseMeter()
     for i in range(MAX_FINISHED + 50):
         feed(meter, Arrived(str(i), 0.0, 1), finished(str(i), 1.0, 0))
-    assert len(seen) == MAX_FINISHED + 50
     assert len(meter._finished) == MAX_FINISHED
     assert meter.take("0") is None and meter.take("60") is not None
 
