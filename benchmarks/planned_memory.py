@@ -26,7 +26,7 @@ from twostroke.planner.memory import Rules
 from twostroke.planner.models import ShapeFlags
 from twostroke.planner.plan import make_ask, make_plan
 from twostroke.planner.target import make_target
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 from twostroke.request import Request, SamplingParams
 
 

@@ -25,7 +25,6 @@ from typing import Any
 from peers.engines import Worker
 from peers.machine import machine_card
 
-from twostroke.backend.native import kv_block_bytes
 from twostroke.bench.local import seeded_prompt
 from twostroke.config import EngineConfig
 from twostroke.events import Event, Finished
@@ -103,7 +102,7 @@ class Bench:
         """Return planned and allocated bytes of the pool, and the waste of each sequence."""
         built = self.llm.built
         assert built.config.kv_memory_bytes is not None
-        block_bytes = kv_block_bytes(self.llm.model.config, built.config.kv_type)
+        block_bytes = built.backend.block_bytes
         held = [e for e in self.finished.seen if e.kv_bytes]
         waste = [  # the last token of an answer is never written
             e.kv_bytes // block_bytes * BLOCK_SIZE - (e.context_len - 1) for e in held if e.kv_bytes

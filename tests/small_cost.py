@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twostroke.predict.cost import CostModel
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 
 

@@ -52,7 +52,7 @@ def test_kv_memory_below_one_block_is_refused(tiny: Path) -> None:
 def test_planned_kv_bytes_are_those_allocated(tiny: Path, kv_type: KvType) -> None:
     model = load_model(str(tiny))
     built = build.build_engine(model, EngineConfig(kv_type=kv_type, max_num_seqs=2))
-    planned = built.cost.kv_bytes(built.num_blocks * BLOCK_SIZE)
+    planned = built.cost.kv_bytes_per_token * built.num_blocks * BLOCK_SIZE
     allocated = built.new_runner(built.num_blocks * BLOCK_SIZE).model.kv_bytes  # type: ignore[attr-defined]
     assert planned == pytest.approx(allocated, rel=0.02)
 

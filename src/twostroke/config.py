@@ -17,10 +17,6 @@ class KvType(enum.Enum):
     F16 = "f16"
     Q8 = "q8"
 
-    def head_bytes(self, head_dim: int) -> float:
-        """Return the bytes of K and V of one token in one head."""
-        return 2 * head_dim + 8 if self is KvType.Q8 else 4 * head_dim
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:

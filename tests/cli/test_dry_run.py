@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_models import write_named
-from twostroke.backend.native import NativeModel, kv_block_bytes, native_module, pack_weights
+from twostroke.backend.native import NativeModel, native_module, pack_weights
 from twostroke.cli.dry_run import dry_run
 from twostroke.config import KvType
 from twostroke.formats.gguf import open_gguf
@@ -15,7 +15,8 @@ from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.planner.memory import Rules, kv_bytes
 from twostroke.predict.gguf_shape import shape_of_gguf
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_block_bytes, kv_format
+from twostroke.predict.shape import config_layers
 
 STEP_TOKENS = 96
 
@@ -39,4 +40,4 @@ def test_planned_bytes_are_allocated_bytes(name: str, tmp_path: Path) -> None:
         assert kv == model.kv_bytes
         for kv_type in KvType:
             one = kv_bytes(shape, kv_format(kv_type.value), 1, rules=Rules.TWOSTROKE)
-            assert one == kv_block_bytes(config, kv_type)
+            assert one == kv_block_bytes(config_layers(config), kv_format(kv_type.value))

@@ -19,6 +19,8 @@ from tests.engine.native_engine import GREEDY, SEEDED, Answer, RealEngine, RealM
 from twostroke.backend.native import native_module
 from twostroke.events import Preempted
 from twostroke.model.loaded import load_model
+from twostroke.predict.kv import kv_block_bytes, kv_format
+from twostroke.predict.shape import config_layers
 from twostroke.request import FinishReason, SamplingParams
 
 KERNEL_SETS = tuple(native_module().kernel_sets())
@@ -218,12 +220,10 @@ def test_d7_decoding_gives_the_bits_of_a_full_recompute(fast_bench: Bench) -> No
 
 
 def test_m9_the_kv_cache_takes_the_bytes_that_were_planned(model: RealModel) -> None:
-    from twostroke.backend.native import kv_block_bytes
-    from twostroke.config import KvType
-
+    layers, kv = config_layers(model.model.config), kv_format("bf16")
     for num_blocks in (1, 64, 1000):
         engine = model.engine(KERNEL_SETS[0], num_blocks=num_blocks)
-        planned = num_blocks * kv_block_bytes(model.model.config, KvType.BF16)
+        planned = num_blocks * kv_block_bytes(layers, kv)
         assert abs(engine.backend.kv_bytes - planned) <= 0.02 * planned
 
 

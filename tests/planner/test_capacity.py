@@ -7,7 +7,7 @@ import pytest
 from twostroke.errors import ConfigError
 from twostroke.planner.capacity import Load, find_capacity, quantile, simulate
 from twostroke.predict.cost import CostModel
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.predict.speed import given_speed

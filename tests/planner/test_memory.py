@@ -9,10 +9,9 @@ from twostroke.planner.memory import (
     Rules,
     cells,
     kv_bytes,
-    kv_bytes_per_token,
     place_layers,
 )
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_bytes_per_token, kv_format
 from twostroke.predict.shape import LayerShape, ModelShape
 
 GIB = 1 << 30
@@ -61,7 +60,7 @@ def test_kv_of_plain_models(
     layers: int, kv_heads: int, head_dim: int, per_token: int, at_32k: tuple[str, str, str]
 ) -> None:
     model = shape(layers, kv_heads, head_dim)
-    assert kv_bytes_per_token(model, F16) == per_token
+    assert kv_bytes_per_token(model.layers, F16) == per_token
     for name, expected in zip(("f16", "q8_0", "q4_0"), at_32k, strict=True):
         found = kv_bytes(model, kv_format(name), 32_768)
         assert found is not None and f"{found / GIB:.3f}" == expected
@@ -72,15 +71,15 @@ def test_kv_of_plain_models(
     [(27, 31_104, "0.949"), (60, 69_120, "2.109"), (61, 70_272, "2.145")],
 )
 def test_kv_of_latent_attention(layers: int, per_token: int, at_32k: str) -> None:
-    assert kv_bytes_per_token(latent(layers), F16) == per_token
+    assert kv_bytes_per_token(latent(layers).layers, F16) == per_token
     found = kv_bytes(latent(layers), F16, 32_768)
     assert found is not None and f"{found / GIB:.3f}" == at_32k
 
 
 def test_fp8_ds_mla_stores_656_bytes_a_layer_and_only_mla_rows() -> None:
-    assert kv_bytes_per_token(latent(1), kv_format("fp8_ds_mla")) == 656
+    assert kv_bytes_per_token(latent(1).layers, kv_format("fp8_ds_mla")) == 656
     with pytest.raises(ConfigError, match="MLA rows"):
-        kv_bytes_per_token(shape(1, 8, 128), kv_format("fp8_ds_mla"))
+        kv_bytes_per_token(shape(1, 8, 128).layers, kv_format("fp8_ds_mla"))
 
 
 @pytest.mark.parametrize("rules", [Rules.LLAMA_CPP, Rules.ANY])
@@ -117,7 +116,7 @@ def test_shared_layers_and_recurrent_layers_keep_no_tokens() -> None:
     shared = LayerShape(heads=8, kv_heads=8, key_dim=128, value_dim=128, shares_kv=True)
     state = LayerShape(state_bytes=96 * 1024 + 2 * MIB)
     model = ModelShape(name="m", layers=(kept, kept, shared, state))
-    assert kv_bytes_per_token(model, F16) == 2 * 2 * 8 * 128 * 2
+    assert kv_bytes_per_token(model.layers, F16) == 2 * 2 * 8 * 128 * 2
     assert model.state_bytes == 96 * 1024 + 2 * MIB
 
 
@@ -129,13 +128,13 @@ def test_padding_is_each_engines_own() -> None:
 
 def test_our_8_bit_cache_has_a_scale_per_head_and_ggmls_one_per_32_values() -> None:
     model = shape(32, 8, 128)
-    assert kv_bytes_per_token(model, kv_format("q8")) == 32 * 2 * 8 * (128 + 4)
-    assert kv_bytes_per_token(model, kv_format("q8_0")) == 32 * 2 * 8 * 128 * 34 // 32
+    assert kv_bytes_per_token(model.layers, kv_format("q8")) == 32 * 2 * 8 * (128 + 4)
+    assert kv_bytes_per_token(model.layers, kv_format("q8_0")) == 32 * 2 * 8 * 128 * 34 // 32
 
 
 def test_a_row_that_blocks_do_not_divide_is_refused() -> None:
     with pytest.raises(ShapeError, match="whole number of blocks"):
-        kv_bytes_per_token(shape(1, 1, 80), kv_format("q8_0"))
+        kv_bytes_per_token(shape(1, 1, 80).layers, kv_format("q8_0"))
 
 
 def test_an_unknown_kv_type_is_refused_and_an_unknown_shape_is_unknown() -> None:

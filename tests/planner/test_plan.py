@@ -19,7 +19,7 @@ from twostroke.planner.target import make_target, stored_profile, this_machine
 from twostroke.predict.devices import DEVICES
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.hf_shape import shape_of_hf_config
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 
 KEYS = {
     "weights_bytes", "kv_bytes", "kv_bytes_per_token", "state_bytes", "compute_bytes",

@@ -15,16 +15,13 @@ from twostroke.planner.memory import (
     Rules,
     compute_bytes,
     kv_bytes,
-    kv_bytes_per_token,
-    num_blocks,
-    vllm_kv_budget,
 )
 from twostroke.planner.target import Target, make_target
 from twostroke.predict.cost import CostModel
 from twostroke.predict.devices import find_device
 from twostroke.predict.figure import Source
 from twostroke.predict.hf_shape import shape_of_hf_config
-from twostroke.predict.kv_format import KvFormat, kv_format
+from twostroke.predict.kv import KvFormat, kv_block_bytes, kv_bytes_per_token, kv_format
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.predict.speed import given_speed, speed_of_device
@@ -112,22 +109,25 @@ def test_p06_llama_cpp_python_1939_deepseek_before_and_with_latent_attention() -
     layer = LayerShape(heads=128, kv_heads=128, key_dim=192, value_dim=128, latent_dim=576)
     with_mla = ModelShape(name="v3", layers=(layer,) * 61)
     assert (128 * 192, 128 * 128) == (24_576, 16_384)
-    long, short = kv_bytes_per_token(before, F16), kv_bytes_per_token(with_mla, F16)
+    long, short = kv_bytes_per_token(before.layers, F16), kv_bytes_per_token(with_mla.layers, F16)
     assert long is not None and short == 70_272
     assert f"{long / MIB:.2f}" == "4.77" and round(long / short) == 71
 
 
 def test_p08_vllm_13882_nothing_is_left_for_kv() -> None:
-    left = vllm_kv_budget(8.00, 0.70, 5.20, 0.03, 1.42)
-    assert f"{left:.2f}" == "-1.05"
-    assert num_blocks(left * GIB, 2 * MIB) == 0
+    offered, held = 8.00 * 0.70, 5.20 + 0.03 + 1.42  # weights, CUDA context, activations
+    assert f"{offered - held:.2f}" == "-1.05"
+    model = plain(32, 8, weights_bytes=held * GIB)
+    fit = check_fit(
+        model, Setup(kv=F16, rules=Rules.VLLM), device(offered), context=16, concurrency=1
+    )
+    assert fit.fits == "no"
 
 
 def test_p09_vllm_15815_3947_blocks() -> None:
-    left = vllm_kv_budget(39.98, 1.0, 30.71, 0.30, 1.26)
+    left = 39.98 * 1.0 - 30.71 - 0.30 - 1.26
     assert f"{left:.2f}" == "7.71"
-    block = 16 * (kv_bytes_per_token(plain(32, 8), F16) or 0)
-    assert num_blocks(round(left, 2) * GIB, block) == 3947
+    assert round(left, 2) * GIB // kv_block_bytes(plain(32, 8).layers, F16) == 3947
 
 
 def test_p12_vllm_2418_229_blocks_are_too_few_for_the_context() -> None:
@@ -202,7 +202,8 @@ def test_p30_llmfit_302_the_context_asked_for_counts_not_the_models() -> None:
 
 def test_p32_vllm_fit_2_grouped_heads_are_not_ignored() -> None:
     grouped, ungrouped = plain(80, 8, heads=64), plain(80, 64)
-    assert (kv_bytes_per_token(ungrouped, F16) or 0) == 8 * (kv_bytes_per_token(grouped, F16) or 0)
+    of_all, of_groups = (kv_bytes_per_token(m.layers, F16) for m in (ungrouped, grouped))
+    assert of_all == 8 * of_groups > 0
 
 
 def test_p37_qwen3_12_weights_fit_but_the_context_does_not() -> None:
@@ -289,7 +290,7 @@ def test_p16_deepseek_v2_83_without_latent_attention_13360_tokens_fill_the_card(
     before, after = (ModelShape(name="v2", layers=(one,) * 60) for one in (full, latent))
     room = kv_of(before, F16, 13_360, Rules.VLLM)
     assert 13_360 % 16 == 0 and f"{room / GIB:.1f}" == "61.2"
-    per_token = kv_bytes_per_token(after, F16)
+    per_token = kv_bytes_per_token(after.layers, F16)
     assert per_token == 69_120 and room / per_token > 900_000
 
 

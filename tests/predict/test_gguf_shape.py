@@ -16,7 +16,7 @@ from twostroke.model.gguf_config import config_from_gguf
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.predict.cost import CostModel
 from twostroke.predict.gguf_shape import shape_of_gguf
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 from twostroke.predict.shape import shape_of_model
 
 NAMES = [name for name in TINY_MODELS if "rope" not in name]

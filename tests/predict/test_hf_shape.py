@@ -9,7 +9,7 @@ import pytest
 from twostroke.errors import CorruptCheckpoint
 from twostroke.predict.cost import CostModel
 from twostroke.predict.hf_shape import shape_of_hf_config
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 
 LLAMA_8B: dict[str, Any] = {
     "model_type": "llama",

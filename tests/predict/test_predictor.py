@@ -10,7 +10,7 @@ from twostroke.predict.devices import DEVICES, EFFICIENCY, find_device
 from twostroke.predict.figure import Source
 from twostroke.predict.fit import assumed_speed
 from twostroke.predict.hardware import MachineProfile
-from twostroke.predict.kv_format import kv_format
+from twostroke.predict.kv import kv_format
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
 from twostroke.predict.speed import (

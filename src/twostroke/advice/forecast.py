@@ -12,7 +12,7 @@ from twostroke.advice.cure import Cure, exact, in_order, unpredicted
 from twostroke.dataclass import dataclass
 from twostroke.errors import ShapeError
 from twostroke.predict.cost import CostModel
-from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.kv import KvFormat
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.shape import ModelShape, requantised
 

@@ -31,6 +31,8 @@ from twostroke.model.config import ModelConfig
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch
 from twostroke.model.weights import ModelWeights, Weight
+from twostroke.predict.kv import KvFormat, kv_block_bytes
+from twostroke.predict.shape import config_layers
 
 _KV_TYPES = {KvType.BF16: 0, KvType.F16: 1, KvType.Q8: 2}
 _MAX_LOGIT_ROWS = 64  # wanted rows computed at once; more are done in pieces
@@ -204,14 +206,8 @@ class NativeModel:
         return tuple(sorted(lines, key=lambda line: -line.seconds))
 
 
-def kv_block_bytes(config: ModelConfig, kv_type: KvType) -> int:
-    """Return the bytes of one block of 16 tokens over all layers."""
-    head = native_module().kv_head_bytes(_KV_TYPES[kv_type], config.head_dim)
-    return int(head) * config.num_kv_heads * config.num_layers
-
-
 def _allocate_kv(config: ModelConfig, kv_type: KvType, num_blocks: int, kernel_set: str) -> Any:
-    wanted = kv_block_bytes(config, kv_type) * num_blocks
+    wanted = kv_block_bytes(config_layers(config), KvFormat(kv_type.value)) * num_blocks
     free = free_memory_bytes()
     refusal = CapacityError(
         "the KV cache does not fit into memory",

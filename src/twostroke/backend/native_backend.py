@@ -15,6 +15,8 @@ from twostroke.host import usable_cores
 from twostroke.model.loaded import LoadedModel
 from twostroke.model.local_models import cache_folder
 from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.kv import KvFormat, kv_block_bytes
+from twostroke.predict.shape import config_layers
 
 
 class NativeBackend:
@@ -32,7 +34,9 @@ class NativeBackend:
             fingerprint=tuple(model.file.fingerprint()),
         )
         self.packed_bytes = {k: m.data.nbytes for k, m in self._packed.matrices.items()}
-        self.block_bytes = native.kv_block_bytes(model.config, config.kv_type)
+        self.block_bytes = kv_block_bytes(
+            config_layers(model.config), KvFormat(config.kv_type.value)
+        )
         self.summary = f"{self._kernel_set} kernels, {self._pool.size} threads"
         self.profile: MachineProfile | None = self._measured(redo=calibrate)
 

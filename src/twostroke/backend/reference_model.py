@@ -16,8 +16,10 @@ from twostroke.model.decoder import forward
 from twostroke.model.loaded import LoadedModel
 from twostroke.model.ops import Batch
 from twostroke.model.weights import ModelWeights
+from twostroke.predict.kv import KvFormat, kv_block_bytes
+from twostroke.predict.shape import config_layers
 from twostroke.sampling import row_sampling, sample
-from twostroke.step import BLOCK_SIZE, SampleSpec
+from twostroke.step import SampleSpec
 
 
 class ReferenceModel:
@@ -116,9 +118,8 @@ class ReferenceBackend:
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
         self._model, self._config = model, config
-        c = model.config
-        values = 2 * c.num_layers * c.num_kv_heads * c.head_dim * BLOCK_SIZE
-        self.block_bytes = 4 * values  # float32, rounded to the KV type
+        # K and V lie in memory as float32 values, rounded to the KV type
+        self.block_bytes = kv_block_bytes(config_layers(model.config), KvFormat("f32"))
 
     def probe(self) -> Callable[[], tuple[float, float]]:
         """Refuse: NumPy's peaks are not measured."""

@@ -20,9 +20,8 @@ from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.events import Event, StepDone
 from twostroke.model.config import ModelConfig
-from twostroke.predict.cost import layer_token_bytes
 from twostroke.predict.fit import Features, FittedSpeed, MeasuredStep, fit_speed, step_features
-from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.kv import KvFormat, kv_bytes_per_token
 from twostroke.predict.shape import config_layers
 from twostroke.request import Request, SamplingParams
 from twostroke.step import StepPlan
@@ -108,8 +107,7 @@ def trial_config(
     model: ModelConfig, *, kv_type: KvType, threads: int | None, chunk: int
 ) -> EngineConfig:
     """Return the settings that trials run with: a small pool, and prompts in whole chunks."""
-    layers = config_layers(model)
-    per_token = sum(layer_token_bytes(layer, KvFormat(kv_type.value)) for layer in layers)
+    per_token = kv_bytes_per_token(config_layers(model), KvFormat(kv_type.value))
     return EngineConfig(
         kv_type=kv_type,
         threads=threads,

@@ -35,7 +35,7 @@ from twostroke.planner.models import (
 from twostroke.planner.plan import Plan, make_ask, make_plan
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import Target
-from twostroke.predict.kv_format import KV_FORMATS, KvFormat, kv_format
+from twostroke.predict.kv import KV_FORMATS, KvFormat, kv_format
 from twostroke.predict.shape import ModelShape, WeightGroup, WeightSizes
 
 _EXITS = {"yes": 0, "no": 1, "unknown": UNKNOWN_EXIT}

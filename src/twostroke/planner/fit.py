@@ -23,8 +23,7 @@ from twostroke.planner.memory import (
     place_layers,
 )
 from twostroke.planner.target import Target
-from twostroke.predict.cost import layer_token_bytes
-from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.kv import KvFormat, layer_token_bytes
 from twostroke.predict.shape import ModelShape
 
 OWN_MAX_NUM_SEQS = EngineConfig().max_num_seqs
@@ -195,7 +194,7 @@ def _layer_sizes(
     sizes = []
     for layer in layers:
         size = in_layers / len(layers) + layer.state_bytes * concurrency
-        if layer.has_attention and not layer.shares_kv:
+        if layer.keeps_kv:
             held = cells(layer, context, setup.rules, batch_tokens=setup.batch_tokens)
             size += concurrency * held * layer_token_bytes(layer, setup.kv)
         sizes.append(size)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 
 from twostroke.dataclass import dataclass
-from twostroke.predict.cost import layer_token_bytes
-from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.kv import KvFormat, layer_token_bytes
 from twostroke.predict.shape import LayerShape, ModelShape
 from twostroke.step import BLOCK_SIZE
 
@@ -89,21 +88,10 @@ def kv_bytes(
         return None
     total = 0.0
     for layer, count in shape.grouped_layers():
-        if layer.has_attention and not layer.shares_kv:
+        if layer.keeps_kv:
             held = cells(layer, context, rules, batch_tokens=batch_tokens, keep_all=keep_all)
             total += count * held * layer_token_bytes(layer, kv)
     return total * sequences
-
-
-def kv_bytes_per_token(shape: ModelShape, kv: KvFormat) -> float | None:
-    """Return the bytes one more token takes while no window is full; None: shape unknown."""
-    if shape.layers is None:
-        return None
-    return sum(
-        count * layer_token_bytes(layer, kv)
-        for layer, count in shape.grouped_layers()
-        if layer.has_attention and not layer.shares_kv
-    )
 
 
 def compute_bytes(
@@ -160,18 +148,6 @@ def own_compute_bytes(
 
 
 # How much a device offers
-
-
-def vllm_kv_budget(
-    total: float, utilization: float, weights: float, other: float, activation: float
-) -> float:
-    """Return bytes that vLLM has left for KV; below 0 it does not fit. Any one unit."""
-    return total * utilization - weights - other - activation
-
-
-def num_blocks(budget_bytes: float, block_bytes: float) -> int:
-    """Return whole KV blocks that fit a budget."""
-    return max(int(budget_bytes // block_bytes), 0)
 
 
 @dataclass(frozen=True, slots=True)

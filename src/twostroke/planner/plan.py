@@ -17,10 +17,9 @@ from twostroke.planner.fit import (
     largest_concurrency,
     largest_context,
 )
-from twostroke.planner.memory import kv_bytes_per_token
 from twostroke.planner.target import Target
 from twostroke.predict.cost import CostModel
-from twostroke.predict.kv_format import KvFormat
+from twostroke.predict.kv import KvFormat, kv_bytes_per_token
 from twostroke.predict.predictor import Prediction, Predictor
 from twostroke.predict.shape import ModelShape, requantised
 from twostroke.step import BLOCK_SIZE
@@ -184,7 +183,9 @@ def make_plan(
         target=target,
         ask=ask,
         fit=fit,
-        kv_bytes_per_token=kv_bytes_per_token(shape, setup.kv),
+        kv_bytes_per_token=(
+            None if shape.layers is None else kv_bytes_per_token(shape.layers, setup.kv)
+        ),
         max_context=largest_context(shape, setup, target, concurrency=ask.concurrency),
         max_concurrency=most,
         predictor=predictor,

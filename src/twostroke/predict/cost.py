@@ -16,9 +16,9 @@ from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights
-from twostroke.predict.kv_format import KvFormat
-from twostroke.predict.shape import LayerShape, ModelShape, WeightSizes, shape_of_model
-from twostroke.step import BLOCK_SIZE, Slice, StepPlan
+from twostroke.predict.kv import KvFormat, kv_bytes_per_token, layer_token_bytes
+from twostroke.predict.shape import ModelShape, WeightSizes, shape_of_model
+from twostroke.step import Slice, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,6 @@ class CostModel:
             for layer, count in shape.grouped_layers()
             if layer.has_attention
         )
-        self._stored_token_bytes = sum(
-            count * size for layer, count, size in self._layers if not layer.shares_kv
-        )
         self._state_bytes = shape.state_bytes or 0
         body, head = self._body_ops(1), _matrix_work(shape.weights.head.values, 1)
         self._row_ops = (body.int8_ops, body.bf16_flops, body.fp32_flops)
@@ -155,7 +152,7 @@ class CostModel:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V that one token takes over all layers."""
-        return int(self._stored_token_bytes)
+        return int(kv_bytes_per_token(self.shape.layers or (), self.kv))
 
     def _body_bytes(self, num_tokens: float) -> float:
         w = self._weights
@@ -230,22 +227,6 @@ class CostModel:
     def step_work(self, plan: StepPlan) -> Work:
         """Return the work of a whole step: weights once, and every slice."""
         return self.step_parts(plan).total
-
-    def kv_bytes(self, num_tokens: int) -> int:
-        """Return bytes of the blocks that hold so many tokens."""
-        return -(-num_tokens // BLOCK_SIZE) * BLOCK_SIZE * self.kv_bytes_per_token
-
-
-def layer_token_bytes(layer: LayerShape, kv: KvFormat) -> float:
-    """Return the bytes of cache that attention in this layer reads of one token.
-
-    Raises:
-        ShapeError: a row that the format's blocks do not divide.
-    """
-    if layer.latent_dim:
-        return kv.row_bytes(1, layer.latent_dim)
-    key = kv.row_bytes(layer.kv_heads, layer.key_dim)
-    return key + kv.row_bytes(layer.kv_heads, layer.value_dim)
 
 
 def experts_touched(num_experts: int, per_token: int, num_tokens: float) -> float:

@@ -43,6 +43,11 @@ class LayerShape:
         """Whether it reads a cache that grows with the context."""
         return bool(self.kv_heads or self.latent_dim)
 
+    @property
+    def keeps_kv(self) -> bool:
+        """Whether it has a cache of its own."""
+        return self.has_attention and not self.shares_kv
+
 
 @dataclass(frozen=True, slots=True)
 class WeightGroup:

@@ -1,13 +1,19 @@
-"""How K and V are stored: bytes of a row, for our own types and for those of other engines.
+"""The one count of KV bytes, for our own types and for those of other engines.
 
+A count follows from a layer's shape and the KV type; how many tokens an engine keeps in a layer is
+that engine's rule (planner/memory.py). Our pool keeps every token in every layer, sliding or not.
 Source: block sizes of the GGUF format for ggml's types; vLLM's documentation for fp8 types.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.formats.ggml_types import GGMLType, row_bytes
+from twostroke.predict.shape import LayerShape
+from twostroke.step import BLOCK_SIZE
 
 _GGML = {
     "q8_0": GGMLType.Q8_0,
@@ -67,3 +73,33 @@ def kv_format(name: str) -> KvFormat:
     if name not in KV_FORMATS:
         raise ConfigError("unknown KV type", value=name, limit=", ".join(KV_FORMATS))
     return KvFormat(name)
+
+
+def layer_token_bytes(layer: LayerShape, kv: KvFormat) -> float:
+    """Return the bytes that attention in this layer reads of one token.
+
+    Raises:
+        ShapeError: a row that the KV type's blocks do not divide.
+    """
+    if layer.latent_dim:
+        return kv.row_bytes(1, layer.latent_dim)
+    key = kv.row_bytes(layer.kv_heads, layer.key_dim)
+    return key + kv.row_bytes(layer.kv_heads, layer.value_dim)
+
+
+def kv_bytes_per_token(layers: Iterable[LayerShape], kv: KvFormat) -> float:
+    """Return the bytes that one token takes over all layers; a layer that shares KV adds none.
+
+    Raises:
+        ShapeError: a row that the KV type's blocks do not divide.
+    """
+    return sum(layer_token_bytes(layer, kv) for layer in layers if layer.keeps_kv)
+
+
+def kv_block_bytes(layers: Iterable[LayerShape], kv: KvFormat) -> int:
+    """Return the bytes of one block of BLOCK_SIZE tokens over all layers of our pool.
+
+    Raises:
+        ShapeError: a row that the KV type's blocks do not divide.
+    """
+    return int(BLOCK_SIZE * kv_bytes_per_token(layers, kv))
