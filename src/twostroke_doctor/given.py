@@ -9,10 +9,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from twostroke.predict.kv_format import kv_format
+
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.predict.devices import DEVICES
-from twostroke.predict.kv_format import kv_format
 from twostroke.predict.shape import ModelShape
 from twostroke_doctor.models import MODELS
 
