@@ -9,11 +9,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from twostroke.predict.kv_format import kv_format
-
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.predict.devices import DEVICES
+from twostroke.predict.kv import KvFormat, kv_bytes_per_token
 from twostroke.predict.shape import ModelShape
 from twostroke_doctor.models import MODELS
 
@@ -48,10 +47,7 @@ class Given:
         """Bytes of K and V of one token at 16 bits a value, None where the shape is unknown."""
         if self.shape is None or self.shape.layers is None:
             return None
-        from twostroke.predict.cost import layer_token_bytes
-
-        stored = kv_format("f16")
-        return sum(n * layer_token_bytes(one, stored) for one, n in self.shape.grouped_layers())
+        return kv_bytes_per_token(self.shape.layers, KvFormat("f16"))
 
     @property
     def attention_width(self) -> int:
