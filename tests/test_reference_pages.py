@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from twostroke.predict.kv_format import KvFormat
 
 from twostroke.planner.memory import kv_bytes
 from twostroke.predict import fit, speed_learner
 from twostroke.predict.devices import find_device
+from twostroke.predict.kv import KvFormat
 from twostroke.predict.predictor import prefill_flop, split_by_rates
 from twostroke.predict.shape import LayerShape, ModelShape
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, PHASES
