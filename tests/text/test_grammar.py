@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.tiny_models import write_tiny
 from twostroke.errors import RequestError
-from twostroke.formats.gguf import open_gguf
 from twostroke.text.grammar import Grammar, GrammarCompiler, InvalidGrammar
 from twostroke.text.tokenizer import Tokenizer
 
@@ -29,15 +25,6 @@ SCHEMA = {
     "required": ["n", "s", "e", "l"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenizer]:
-    path: Path = tmp_path_factory.mktemp("grammar") / "tiny.gguf"
-    write_tiny(path, "llama")
-    file = open_gguf(path)
-    yield Tokenizer.from_gguf(file.metadata)
-    file.close()
 
 
 @pytest.fixture(scope="module")

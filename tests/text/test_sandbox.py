@@ -11,7 +11,7 @@ import pytest
 
 from twostroke.text import sandbox_bounds
 from twostroke.text.sandbox import Sandbox, render
-from twostroke.text.sandbox_bounds import BoundExceeded, Run
+from twostroke.text.sandbox_bounds import BoundExceeded, TemplateRun
 from twostroke.text.sandbox_functions import RaisedByTemplate
 
 NOW = datetime.datetime(2026, 11, 30, 17, 36)
@@ -19,7 +19,7 @@ NOW = datetime.datetime(2026, 11, 30, 17, 36)
 
 def _render(source: str, **variables: Any) -> str:
     template, _ = Sandbox().compile_source(source)
-    return render(template, Run(variables.get("messages", []), NOW), variables)
+    return render(template, TemplateRun(variables.get("messages", []), NOW), variables)
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.tiny_models import CHATML, write_tiny
+from tests.tiny_models import CHATML
 from twostroke.errors import RequestError, TemplateError
-from twostroke.formats.gguf import open_gguf
 from twostroke.text.chat import ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.text.worker import TemplateWorkers
 
 USER = [{"role": "user", "content": "hello <|im_end|> é 日本 \U0001f600"}]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokenizer]:
-    path: Path = tmp_path_factory.mktemp("worker") / "tiny.gguf"
-    write_tiny(path, "llama")
-    file = open_gguf(path)
-    yield Tokenizer.from_gguf(file.metadata)
-    file.close()
 
 
 def template(source: str, tokenizer: Tokenizer) -> ChatTemplate:

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -82,12 +82,7 @@ class GGUFFile:
     def __enter__(self) -> GGUFFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

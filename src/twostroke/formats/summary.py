@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from twostroke.dataclass import dataclass
 from twostroke.formats.gguf import GGUFFile
+from twostroke.formats.gguf_facts import ArchitectureFacts
 from twostroke.formats.gguf_metadata import Value
 
-_LARGEST = 1 << 31
 # A file with one of these keys keeps another state than K and V: no KV bytes per token are given.
 _OTHER_STATE = ("attention.kv_lora_rank", "ssm.state_size", "wkv.head_size")
 
@@ -58,7 +58,7 @@ def summarize(model: GGUFFile) -> GGUFSummary:
     """Return the facts of an open model."""
     metadata = model.metadata
     architecture = _text(metadata, "general.architecture")
-    facts = _Facts(metadata, architecture or "")
+    facts = ArchitectureFacts(metadata, architecture or "")
     tokens = metadata.get("tokenizer.ggml.tokens")
     heads = facts.per_layer("attention.head_count_kv") or facts.per_layer("attention.head_count")
     return GGUFSummary(
@@ -73,9 +73,9 @@ def summarize(model: GGUFFile) -> GGUFSummary:
         num_layers=facts.number("block_count"),
         num_heads=facts.number("attention.head_count"),
         num_kv_heads=tuple(heads[:1] if len(set(heads)) == 1 else heads) if heads else None,
-        key_length=facts.head_length("attention.key_length"),
-        value_length=facts.head_length("attention.value_length"),
-        kv_bytes_per_token=facts.kv_bytes_per_token(heads),
+        key_length=_head_length(facts, "attention.key_length"),
+        value_length=_head_length(facts, "attention.value_length"),
+        kv_bytes_per_token=_kv_bytes_per_token(facts, heads),
         sliding_window=facts.number("attention.sliding_window"),
         tokenizer=_text(metadata, "tokenizer.ggml.model"),
         pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"),
@@ -100,45 +100,19 @@ def _text(metadata: Mapping[str, Value], key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+def _head_length(facts: ArchitectureFacts, key: str) -> int | None:
+    """Return the size of one attention head's K or V; without the key, width by heads."""
+    length = facts.number(key)
+    if length is not None:
+        return length
+    width, heads = facts.number("embedding_length"), facts.number("attention.head_count")
+    return width // heads if width is not None and heads is not None else None
 
 
-class _Facts:
-    """Numbers under the architecture's own prefix."""
-
-    def __init__(self, metadata: Mapping[str, Value], architecture: str) -> None:
-        self._metadata = metadata
-        self._prefix = architecture
-
-    def number(self, key: str) -> int | None:
-        value = self._metadata.get(f"{self._prefix}.{key}")
-        return value if isinstance(value, int) and _is_count(value) and value else None
-
-    def per_layer(self, key: str) -> list[int] | None:
-        """Return one number per layer; a single value counts for all, a list must have one each."""
-        layers = self.number("block_count")
-        if layers is None or layers > 4096:
-            return None
-        value = self._metadata.get(f"{self._prefix}.{key}")
-        if isinstance(value, list):
-            numbers = [v for v in value if isinstance(v, int) and _is_count(v)]
-            return numbers if len(numbers) == len(value) == layers else None
-        one = self.number(key)
-        return [one] * layers if one is not None else None
-
-    def head_length(self, key: str) -> int | None:
-        """Return the size of one attention head's K or V; without the key, width by heads."""
-        said = self.number(key)
-        if said is not None:
-            return said
-        width, heads = self.number("embedding_length"), self.number("attention.head_count")
-        return width // heads if width is not None and heads is not None else None
-
-    def kv_bytes_per_token(self, kv_heads: list[int] | None) -> int | None:
-        key, value = (self.head_length(f"attention.{part}_length") for part in ("key", "value"))
-        has_other_state = any(f"{self._prefix}.{k}" in self._metadata for k in _OTHER_STATE)
-        if kv_heads is None or key is None or value is None or has_other_state:
-            return None
-        shared = self.number("attention.shared_kv_layers") or 0
-        return 2 * (key + value) * sum(kv_heads[: max(len(kv_heads) - shared, 0)])
+def _kv_bytes_per_token(facts: ArchitectureFacts, kv_heads: list[int] | None) -> int | None:
+    key, value = (_head_length(facts, f"attention.{part}_length") for part in ("key", "value"))
+    has_other_state = any(facts.value(name) is not None for name in _OTHER_STATE)
+    if kv_heads is None or key is None or value is None or has_other_state:
+        return None
+    shared = facts.number("attention.shared_kv_layers") or 0
+    return 2 * (key + value) * sum(kv_heads[: max(len(kv_heads) - shared, 0)])

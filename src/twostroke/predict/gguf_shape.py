@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
+from twostroke.formats.gguf_facts import ArchitectureFacts
 from twostroke.formats.gguf_metadata import Value
 from twostroke.formats.gguf_tensors import TensorInfo
 from twostroke.predict.shape import (
@@ -20,8 +21,6 @@ from twostroke.predict.shape import (
     unit_of,
 )
 
-_MAX_LAYERS = 4096
-_LARGEST = 1 << 31
 _EXPERTS = re.compile(r"^blk\.\d+\.ffn_(gate|up|down|gate_up)_exps\.weight$")
 _MATRIX = re.compile(r"^blk\.\d+\..*\.weight$")
 # Local layers to one global one where the file does not say which slide (ggml's own reading).
@@ -31,42 +30,13 @@ _STATE_KEYS = ("ssm.state_size", "wkv.head_size")
 _NO_CACHE = ("bert", "nomic-bert", "jina-bert-v2", "t5encoder")
 
 
-class _Facts:
-    """Numbers under the architecture's own prefix, None where absent or absurd."""
-
-    def __init__(self, metadata: Mapping[str, Value], family: str) -> None:
-        self._metadata, self._family = metadata, family
-        self.num_layers = self.number("block_count")
-        if self.num_layers is not None and self.num_layers > _MAX_LAYERS:
-            self.num_layers = None
-
-    def value(self, key: str) -> Value | None:
-        return self._metadata.get(f"{self._family}.{key}")
-
-    def number(self, key: str) -> int | None:
-        value = self.value(key)
-        is_int = isinstance(value, int) and not isinstance(value, bool)
-        return value if is_int and 0 < value < _LARGEST else None  # type: ignore[operator,return-value]
-
-    def per_layer(self, key: str) -> list[int] | None:
-        """Return one number a layer: a single one stands for all."""
-        value, layers = self.value(key), self.num_layers
-        if layers is None:
-            return None
-        if isinstance(value, list):
-            ints = [v for v in value if isinstance(v, int) and 0 <= v < _LARGEST]
-            return ints if len(ints) == len(value) == layers else None
-        one = self.number(key)
-        return [one] * layers if one is not None else None
-
-
 def shape_of_gguf(
     metadata: Mapping[str, Value], tensors: Iterable[TensorInfo], *, name: str = "model"
 ) -> ModelShape:
     """Return the shape that a header tells; see the module's docstring."""
     family = metadata.get("general.architecture")
     family = family if isinstance(family, str) else ""
-    facts = _Facts(metadata, family)
+    facts = ArchitectureFacts(metadata, family)
     infos = tuple(tensors)
     missing: list[str] = []
     layers = _layers(facts, family, missing)
@@ -119,7 +89,9 @@ def _group(infos: Iterable[TensorInfo]) -> WeightGroup:
     return WeightGroup(num_bytes, values)
 
 
-def _layers(facts: _Facts, family: str, missing: list[str]) -> tuple[LayerShape, ...] | None:
+def _layers(
+    facts: ArchitectureFacts, family: str, missing: list[str]
+) -> tuple[LayerShape, ...] | None:
     heads, width = facts.per_layer("attention.head_count"), facts.number("embedding_length")
     kv_heads = facts.per_layer("attention.head_count_kv") or heads
     for key, value in (
@@ -162,7 +134,7 @@ def _layers(facts: _Facts, family: str, missing: list[str]) -> tuple[LayerShape,
     )
 
 
-def _latent_dim(facts: _Facts) -> int:
+def _latent_dim(facts: ArchitectureFacts) -> int:
     """Return the row that absorbed MLA keeps; 0 for files from before that (un-absorbed K and V).
 
     Files made since then say the long forms in key_length_mla.
@@ -173,7 +145,9 @@ def _latent_dim(facts: _Facts) -> int:
     return rank + rope
 
 
-def _windows(facts: _Facts, family: str, num_layers: int, missing: list[str]) -> list[int] | None:
+def _windows(
+    facts: ArchitectureFacts, family: str, num_layers: int, missing: list[str]
+) -> list[int] | None:
     window = facts.number("attention.sliding_window")
     if not window:
         return [0] * num_layers

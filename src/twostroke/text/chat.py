@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from twostroke.text.sandbox import Sandbox
-    from twostroke.text.sandbox_bounds import Run
+    from twostroke.text.sandbox_bounds import TemplateRun
 
 __all__ = ["ChatTemplate", "MessagePart", "Rendered", "encode_chat"]
 
@@ -158,10 +158,10 @@ class ChatTemplate:
         now: datetime.datetime,
     ) -> str:
         from twostroke.text.sandbox import render
-        from twostroke.text.sandbox_bounds import BoundExceeded, Run
+        from twostroke.text.sandbox_bounds import BoundExceeded, TemplateRun
         from twostroke.text.sandbox_functions import RaisedByTemplate
 
-        run = Run(messages, now)
+        run = TemplateRun(messages, now)
         try:
             return render(self._template()[0], run, {**variables, "messages": messages})
         except RaisedByTemplate as error:
@@ -207,7 +207,7 @@ def encode_chat(
     return token_ids, spans
 
 
-def _turn(run: Run) -> str:
+def _turn(run: TemplateRun) -> str:
     from twostroke.text.sandbox_bounds import message_reached
 
     index = message_reached(run)

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from twostroke.text.sandbox_bounds import (
     RUN_VARIABLE,
-    Run,
+    TemplateRun,
     check_chars,
     check_power,
     count_chars,
@@ -35,10 +35,10 @@ from twostroke.text.sandbox_functions import (
     join,
     replace,
 )
-from twostroke.text.sandbox_metering import METERING_FILTERS, Generation, Metering
+from twostroke.text.sandbox_metering import METERING_FILTERS, GenerationTag, Metering
 
 
-def render(template: jinja2.Template, run: Run, variables: Mapping[str, object]) -> str:
+def render(template: jinja2.Template, run: TemplateRun, variables: Mapping[str, object]) -> str:
     """Render within the run's bounds and those of the output.
 
     Raises:
@@ -68,7 +68,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             keep_trailing_newline=False,
             autoescape=False,
             cache_size=0,
-            extensions=["jinja2.ext.loopcontrols", Generation],
+            extensions=["jinja2.ext.loopcontrols", GenerationTag],
             finalize=printed,
         )
         allowed = {name: self.filters[name] for name in JINJA_FILTERS}
@@ -94,7 +94,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Refuse underscored names, numbers' methods, and strings' but the listed ones."""
         if isinstance(obj, str):
             return attr in STRING_METHODS
-        return not isinstance(obj, (int, float, bytes, Run)) and super().is_safe_attribute(
+        return not isinstance(obj, (int, float, bytes, TemplateRun)) and super().is_safe_attribute(
             obj, attr, value
         )
 

@@ -28,7 +28,7 @@ class BoundExceeded(Exception):
     """A template used up its time, steps or memory."""
 
 
-class Run:
+class TemplateRun:
     """Steps, characters and time that one rendering has used.
 
     All names begin with an underscore and the sandbox refuses attributes of this class, so that no
@@ -61,19 +61,19 @@ class Run:
         self._step(None)
 
 
-def run_of(context: Context) -> Run:
+def run_of(context: Context) -> TemplateRun:
     """Return the rendering that a context belongs to.
 
     Raises:
         BoundExceeded: a part of the template that nothing bounds.
     """
     run = context.parent.get(RUN_VARIABLE)
-    if not isinstance(run, Run):
+    if not isinstance(run, TemplateRun):
         raise BoundExceeded("a part of the template runs outside its bounds")
     return run
 
 
-def take_step(run: Run, item: object = None) -> None:
+def take_step(run: TemplateRun, item: object = None) -> None:
     """Count one loop turn or call; `item` is the loop's value, maybe a message.
 
     Raises:
@@ -82,7 +82,7 @@ def take_step(run: Run, item: object = None) -> None:
     run._step(item)
 
 
-def count_chars(run: Run, num_chars: int) -> None:
+def count_chars(run: TemplateRun, num_chars: int) -> None:
     """Count a text or list before it is made.
 
     Raises:
@@ -91,12 +91,12 @@ def count_chars(run: Run, num_chars: int) -> None:
     run._count(num_chars)
 
 
-def message_reached(run: Run) -> int | None:
+def message_reached(run: TemplateRun) -> int | None:
     """Return the index of the message whose loop turn began last."""
     return run._message
 
 
-def start_time(run: Run) -> datetime.datetime:
+def start_time(run: TemplateRun) -> datetime.datetime:
     """Return the time that the template is told."""
     return run._now
 

@@ -45,7 +45,7 @@ class Metering(NodeTransformer):
         return _filtered(nodes.List(node.nodes), "_concat")
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}`, by which training code marks the assistant's part: only its body."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja's own declaration
