@@ -2,7 +2,7 @@
 
 Starts llama-cpp-python's server (its own virtual environment: `pip install
 'llama-cpp-python[server]'`) on the sample model and asks it with `doctor --url`:
-stable    the prompt's head stays as it is: the server's prefix cache works
+stable    the prompt's prefix stays as it is: the server's prefix cache works
 cold      a front end puts a time stamp before every prompt: the cache never hits
 taken     other processes take the CPU
 
@@ -120,7 +120,7 @@ def burn() -> None:
 
 
 def examine(condition: str, port: int, prompt_tokens: int) -> dict[str, object]:
-    """Ask, print the page, and return what was found."""
+    """Ask, print the page, and return the codes found."""
     limits = Limits(requests=12, seconds=240, tokens=40_000)
     plan = make_plan(f"http://127.0.0.1:{port}", limits, prompt_tokens=prompt_tokens)
     said: list[str] = []

@@ -1,6 +1,6 @@
-"""The one object that every rule reads: requests, windows, runs, facts, and what the user gave.
+"""The one object that every rule reads: requests, windows, runs, facts of the log and of the user.
 
-Makes findings out of what a rule proves. Draws no conclusion.
+Makes a finding of the seconds and lines that a rule proves. Draws no conclusion.
 """
 
 from __future__ import annotations

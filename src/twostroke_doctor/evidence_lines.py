@@ -9,7 +9,7 @@ from twostroke_doctor.finding import EvidenceLine
 from twostroke_doctor.parsed import Fact, Item
 
 MAX_EVIDENCE = 8  # requests, and windows, shown of each group
-# What a rule can show: one fact, or a group of facts, requests or windows; None is left out.
+# A rule shows one fact, or a group of facts, requests or windows; None is left out.
 Shown = Fact | Sequence[RequestRecord] | Sequence[WindowRecord] | Sequence[Fact | None] | None
 
 _OTHER_PHASES = ("queue", "load", "init", "cache", "stall", "tail")

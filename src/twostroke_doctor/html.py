@@ -13,6 +13,7 @@ from twostroke.record import RequestRecord, WindowRecord
 from twostroke_doctor.finding import Diagnosis, Finding
 from twostroke_doctor.parsed import Parsed
 from twostroke_doctor.report import (
+    measures,
     phase_name,
     place_text,
     printable,
@@ -26,7 +27,8 @@ from twostroke_doctor.wait import WAIT_PHASES, phase_seconds
 
 MIN_FOR_SERIES = 8
 MAX_BINS = 240
-_WIDTH, _HEIGHT = 900, 160
+_WIDTH, _HEIGHT, _BAR_HEIGHT = 900, 160, 40
+_LEAST_HEIGHT = 0.1  # lower parts of a stack cannot be seen
 _COLOURS = {
     "queue": "#b07aa1",
     "load": "#9c755f",
@@ -76,14 +78,24 @@ def _bar(diagnosis: Diagnosis) -> str:
     parts, x = [], 0.0
     for name, seconds in diagnosis.wait.items():
         width = _WIDTH * seconds / diagnosis.total_s
-        parts.append(
-            f'<rect x="{x:.1f}" y="0" width="{max(width, 0.5):.1f}" height="40" '
-            f'fill="{_COLOURS[name]}"><title>{text(phase_name(name))} '
-            f"{text(seconds_text(seconds))}</title></rect>"
-        )
+        title = f"<title>{text(phase_name(name))} {text(seconds_text(seconds))}</title>"
+        parts.append(_rect(name, x, 0, max(width, 0.5), _BAR_HEIGHT, title))
         x += width
+    return _svg(parts, _BAR_HEIGHT, "wait by phase")
+
+
+def _rect(phase: str, x: float, y: float, width: float, height: float, inside: str = "") -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}" '
+        f'fill="{_COLOURS[phase]}">{inside}</rect>'
+    )
+
+
+def _svg(parts: Sequence[str], height: int, label: str) -> str:
     inside = "".join(parts)
-    return f'<svg viewBox="0 0 {_WIDTH} 40" role="img" aria-label="wait by phase">{inside}</svg>'
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{text(label)}">{inside}</svg>'
+    )
 
 
 def _legend(diagnosis: Diagnosis) -> str:
@@ -97,11 +109,6 @@ def _legend(diagnosis: Diagnosis) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    facts = [f"{finding.confidence} confidence"]
-    if finding.seconds is not None:
-        facts.insert(0, seconds_text(finding.seconds))
-    if finding.share is not None:
-        facts.insert(0, share_text(finding.share))
     evidence = "".join(
         f'<tr><td class="where">{text(place_text(line))}</td><td>{text(line.text)}</td></tr>'
         for line in finding.evidence
@@ -113,7 +120,7 @@ def _finding(finding: Finding) -> str:
     )
     missing = "; ".join(finding.missing)
     return (
-        f"<h2>{text(finding.code)} <small>{text(', '.join(facts))}</small></h2>"
+        f"<h2>{text(finding.code)} <small>{text(measures(finding))}</small></h2>"
         f"<p>{text(finding.says)}.</p>"
         + (f"<table>{evidence}</table>" if evidence else "")
         + (f"<ul>{cures}</ul>" if cures else "")
@@ -154,13 +161,9 @@ def _stacked(records: Sequence[RequestRecord]) -> str:
         y = float(_HEIGHT)
         for name, seconds in mean.items():
             height = _HEIGHT * seconds / top
-            if height < 0.1:
-                continue
-            y -= height
-            parts.append(
-                f'<rect x="{number * width:.1f}" y="{y:.1f}" width="{width * 0.9:.2f}" '
-                f'height="{height:.1f}" fill="{_COLOURS[name]}"/>'
-            )
+            if height >= _LEAST_HEIGHT:
+                y -= height
+                parts.append(_rect(name, number * width, y, width * 0.9, height))
     return _chart(parts, f"highest: {seconds_text(top)}")
 
 
@@ -200,8 +203,4 @@ def _line(points: Sequence[float | None], top: float, colour: str) -> str:
 
 
 def _chart(parts: Sequence[str], caption: str) -> str:
-    inside = "".join(parts)
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(caption)}">{inside}'
-        f"</svg><small>{text(caption)}</small>"
-    )
+    return f"{_svg(parts, _HEIGHT, caption)}<small>{text(caption)}</small>"

@@ -1,7 +1,7 @@
 """A diagnosis as a page of text, and as plain data for JSON.
 
-One sentence, a bar of the wait by phase, then each finding with its evidence and cures. What came
-out of a log is printed without control characters.
+One sentence, a bar of the wait by phase, then each finding with its evidence and cures. Text
+from a log is printed without control characters.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _unknown_sentence(diagnosis: Diagnosis) -> str:
 
 
 def saving_text(cure: Cure) -> str:
-    """Return what a cure saves, in words."""
+    """Return the saving of a cure in words."""
     if cure.saves_low_s is None or cure.saves_high_s is None:
         return "saving not predictable from this"
     if cure.is_exact:
@@ -117,14 +117,18 @@ def _bars(diagnosis: Diagnosis, mark: str) -> Iterator[str]:
         )
 
 
-def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
+def measures(finding: Finding, of_the_wait: str = "") -> str:
+    """Return share, seconds and confidence of a finding, as far as they are known."""
     facts = []
     if finding.share is not None:
-        facts.append(share_text(finding.share) + " of the wait")
+        facts.append(share_text(finding.share) + of_the_wait)
     if finding.seconds is not None:
         facts.append(seconds_text(finding.seconds))
-    facts.append(f"{finding.confidence} confidence")
-    yield f"{number}. {finding.code}  ({', '.join(facts)})"
+    return ", ".join([*facts, f"{finding.confidence} confidence"])
+
+
+def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
+    yield f"{number}. {finding.code}  ({measures(finding, ' of the wait')})"
     yield from _wrap(_capital(printable(finding.says)) + ".", "   ")
     for line in finding.evidence:
         place = place_text(line)
@@ -154,7 +158,7 @@ def _wrap(text: str, first: str, rest: str | None = None) -> list[str]:
 
 
 def read_text(parsed: Parsed, diagnosis: Diagnosis) -> str:
-    """Return what was read, what was not understood, and what to keep in mind."""
+    """Return counts of the lines and items read, and the caveats of the diagnosis."""
     parts = [f"Read {parsed.num_lines:,} lines" if parsed.num_lines else "Judged records"]
     if parsed.engines:
         parts.append("of " + printable(", ".join(sorted(parsed.engines))))

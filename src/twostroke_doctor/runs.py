@@ -9,11 +9,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
+from itertools import chain
 from statistics import median
 
 from twostroke.dataclass import dataclass
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, RequestRecord, WindowRecord
-from twostroke_doctor.parsed import Fact, Parsed
+from twostroke_doctor.parsed import Fact, Item, Parsed
 
 # Facts that a start of an engine states: a second one after a request opens another run.
 _SETTINGS = frozenset(
@@ -33,6 +34,15 @@ class Run:
     records: list[RequestRecord] = field(default_factory=list)
     windows: list[WindowRecord] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
+
+    def add(self, item: Item) -> None:
+        """Keep one item."""
+        if isinstance(item, RequestRecord):
+            self.records.append(item)
+        elif isinstance(item, WindowRecord):
+            self.windows.append(item)
+        else:
+            self.facts.append(item)
 
     def fact(self, name: str) -> Fact | None:
         """Return the last fact of that name."""
@@ -78,37 +88,32 @@ def _median(values: Sequence[float | None]) -> float | None:
 def split_runs(parsed: Parsed) -> list[Run]:
     """Return the runs of all logs, in order of reading."""
     files: dict[str | None, Run] = {}
-
-    def of(file: str | None) -> Run:
-        return files.setdefault(file, Run(name=file or "the log"))
-
-    for record in parsed.records:
-        of(record.meter.file).records.append(record)
-    for window in parsed.windows:
-        of(window.meter.file).windows.append(window)
-    for fact in parsed.facts:
-        of(fact.file).facts.append(fact)
+    for item in chain[Item](parsed.records, parsed.windows, parsed.facts):
+        file = item.file if isinstance(item, Fact) else item.meter.file
+        if file not in files:
+            files[file] = Run(name=file or "the log")
+        files[file].add(item)
     return [part for run in list(files.values())[:_MAX_RUNS] for part in _split(run, parsed)]
 
 
 def _split(run: Run, parsed: Parsed) -> list[Run]:
     """Cut a file where a setting is stated again after a request, unless repeats were folded."""
-    lines = [f.line for f in run.facts if f.name in _SETTINGS and f.line is not None]
-    ends = [r.meter.lines[-1] for r in run.records if r.meter.lines]
-    if not lines or len(ends) < len(run.records) or _was_folded(run, parsed):
+    settings = [f.line for f in run.facts if f.name in _SETTINGS and f.line is not None]
+    ends = [_line(r) for r in run.records if r.meter.lines]
+    if not settings or len(ends) < len(run.records) or _was_folded(run, parsed):
         return [run]
-    cuts = _cuts(lines, ends)
-    if not cuts:
-        return [run]
+    cuts = _cuts(settings, ends)
     parts = [Run(name=run.name)] + [Run(name=f"{run.name} from line {c}") for c in cuts]
-    for record in run.records:
-        parts[_index(record.meter.lines[-1], cuts)].records.append(record)
-    for window in run.windows:
-        at = window.meter.lines[-1] if window.meter.lines else 0
-        parts[_index(at, cuts)].windows.append(window)
-    for fact in run.facts:
-        parts[_index(fact.line or 0, cuts)].facts.append(fact)
+    for item in chain[Item](run.records, run.windows, run.facts):
+        parts[bisect_right(cuts, _line(item))].add(item)
     return [part for part in parts if part.records or part.windows or part.facts]
+
+
+def _line(item: Item) -> int:
+    """Return the last line that an item was read from, 0 where it has no line."""
+    if isinstance(item, Fact):
+        return item.line or 0
+    return item.meter.lines[-1] if item.meter.lines else 0
 
 
 def _cuts(lines: list[int], ends: list[int]) -> list[int]:
@@ -135,7 +140,3 @@ def _was_folded(run: Run, parsed: Parsed) -> bool:
             values.setdefault(fact.name, set()).add(fact.value)
     mixed = [name for name, found in values.items() if len(found) > 1]
     return any(parsed.fact_counts.get(name, 0) > stated[name] for name in mixed)
-
-
-def _index(line: int, cuts: list[int]) -> int:
-    return bisect_right(cuts, line)

@@ -49,7 +49,7 @@ def command(
     max_tokens: flag.MaxTokens = 20_000,
     prompt_tokens: flag.PromptTokens = 1000,
 ) -> None:
-    """Say which phase holds the wait, on what evidence, and what would save how many seconds.
+    """Say which phase holds the wait, on what evidence, and the seconds that each cure would save.
 
     Examples: twostroke doctor my.log; docker logs vllm 2>&1 | twostroke doctor -;
     twostroke doctor --url http://127.0.0.1:8080 --dry-run

@@ -99,7 +99,7 @@ class Client:
             try:
                 yield connection
             except (OSError, http.client.HTTPException, ValueError) as error:
-                self._left_s()  # says so when the deadline is what broke it
+                self._left_s()  # raises "no more time" where the deadline broke the connection
                 raise ProbeFailed(f"the connection broke: {error}") from error
 
     @contextmanager

@@ -57,7 +57,7 @@ def _count(value: float | None) -> int | None:
 
 
 def window_between(before: dict[str, float], after: dict[str, float]) -> WindowRecord | None:
-    """Return the server's state at the start and what changed until the end, None without any."""
+    """Return the gauges at the start and the change of the counters; None without metrics."""
     gauges = {name: _first(before, names) for name, names in _GAUGES.items()}
     moved = {
         name: _difference(before, after, names)

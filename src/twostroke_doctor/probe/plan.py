@@ -1,4 +1,4 @@
-"""What the probe sends: the requests, in order, and what each one tells apart.
+"""The requests that the probe sends, in order, and the phases that each one tells apart.
 
 The prompts are random words, so that no cache has seen them; one is sent twice. A plan keeps
 within the user's limits before anything is sent.
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request: its name, its prompt in words, the most output tokens, and what it is for."""
+    """One request: its name, its prompt in words, the most output tokens, and its purpose."""
 
     name: str
     words: int
@@ -71,7 +71,7 @@ class Plan:
         return sum(step.most_tokens for step in self.steps)
 
     def lines(self) -> Iterator[str]:
-        """Say what will be sent."""
+        """Yield the plan in words, a line for each request."""
         yield (
             f"Will ask {self.endpoint.text}: {NUM_LOOKS} looks (server, models, metrics) and "
             f"{len(self.steps)} generations, at most {self.most_tokens:,} tokens and "

@@ -23,7 +23,7 @@ from twostroke_doctor.probe.reply import Reply
 
 CONTROL = "control"
 ID_PREFIX = "probe/"
-_MIN_EXCESS_S = 0.2  # what is less is noise
+_MIN_EXCESS_S = 0.2  # smaller excesses are noise
 _EXCESS_RATIO = 2.0
 _EARLY = 0.5  # an empty chunk that comes in the first half of the wait for text
 _MIN_EARLY_S = 0.05
@@ -76,7 +76,7 @@ def _gaps(reply: Reply) -> InterTokenLatency:
 
 
 def _server_side(reply: Reply) -> Draft:
-    """Return what the server says of the request: counts, load, cached tokens."""
+    """Return the server's own figures of the request: counts, load, cached tokens."""
     timings, ollama = reply.final.get("timings"), reply.final.get("ollama")
     if isinstance(timings, dict) and is_timings(timings):
         draft = draft_from_timings(timings)
@@ -127,7 +127,7 @@ def settle(records: dict[str, RequestRecord]) -> dict[str, RequestRecord]:
 
 
 def _moved(record: RequestRecord, phase: str, floor: float) -> RequestRecord:
-    """Book what exceeds the floor of the first token under another phase."""
+    """Book the seconds above the floor of the first token under another phase."""
     ttft = record.ttft_any_s or 0.0
     excess = ttft - floor
     if excess < _MIN_EXCESS_S or ttft < _EXCESS_RATIO * floor:

@@ -1,4 +1,4 @@
-"""The moments of one streamed reply, and what the server said of it; its text is not kept."""
+"""The moments of one streamed reply and the server's figures of it; its text is not kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NAME = 300
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """Moments of one reply, in seconds after sending began, and what the server said of itself.
+    """Moments of one reply, in seconds after sending began, and the server's own figures.
 
     finish_s: of the chunk that says why the reply ended; the first token may end it without text.
     """
@@ -33,7 +33,7 @@ class Reply:
     final: dict[str, Any] = field(default_factory=dict)
 
     def take(self, chunk: Any, now: float) -> None:
-        """Note the moment of a chunk and what it says of the request."""
+        """Note the moment of a chunk, and the figures of the request in it."""
         if not isinstance(chunk, dict):
             return
         self.final |= {part: chunk[part] for part in _OF_THE_REQUEST if chunk.get(part)}

@@ -2,7 +2,7 @@
 
 The judged wait is a follow-up turn's: a prompt that was just sent, again, then a long answer, with
 the load of a first contact and the queue of a second caller where there are any. Unseen prompts of
-the same length are controls: they say what a hit would save, and are no part of the wait.
+the same length are controls: they give the saving of a hit, and are no part of the wait.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Run:
         self.last_failure = "nothing was sent"
 
     def look(self) -> None:
-        """Find out what server this is and which model it serves."""
+        """Find out which kind of server answers and which model it serves."""
         self._requests += 2  # with the metrics at the start
         name = first_model(self._client.get("/api/tags"))
         self._is_ollama = name is not None

@@ -105,16 +105,17 @@ def _too_large(e: Evidence) -> Finding | None:
 def _slow_load(e: Evidence) -> Finding | None:
     """A load at disk speed, and an engine that batches prefill gains nothing by it."""
     for run in e.runs:
-        load, pp, tg = run.number("model_load_s"), run.prefill_tok_s(), run.decode_tok_s()
+        load, prefill, decode = run.number("model_load_s"), run.prefill_tok_s(), run.decode_tok_s()
         long = [r for r in run.records if (r.prompt.new or 0) >= _MIN_PROMPT]
         is_slow = load is not None and load >= _SLOW_LOAD_S
-        if not is_slow or pp is None or tg is None or pp > _SEQUENTIAL * tg:
+        if not is_slow or prefill is None or decode is None or prefill > _SEQUENTIAL * decode:
             continue
         if long and long[0].engine in _BATCHING_ENGINES:
             return _spill(
                 e,
                 f"loading took {load:.0f} s, and a batch of prompt tokens runs no faster "
-                f"({pp:.3g} tok/s) than single ones ({tg:.3g} tok/s): memory is likely too small",
+                f"({prefill:.3g} tok/s) than single ones ({decode:.3g} tok/s): memory is likely "
+                "too small",
                 [run],
                 "low",
                 run.fact("model_load_s"),

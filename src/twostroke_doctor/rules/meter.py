@@ -15,7 +15,7 @@ from twostroke_doctor.wait import INFERENCE, phase_seconds, seconds_in, total_se
 
 
 class _Wrong(NamedTuple):
-    """What a flag says of the printed numbers, and what to do.
+    """The fault of the printed numbers that a flag names, and the remedy.
 
     is_partial: spoils only the part that the engine did not split. is_of_chunks: spoils a meter
     that takes chunks for tokens, which the probe does not.

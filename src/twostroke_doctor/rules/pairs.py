@@ -1,4 +1,4 @@
-"""Two runs side by side: which pairs differ in a rate, and what the slow one would save."""
+"""Two runs side by side: which pairs differ in a rate, and the saving of the slow one."""
 
 from __future__ import annotations
 

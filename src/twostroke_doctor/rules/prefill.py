@@ -49,14 +49,14 @@ def prefill_cpu(e: Evidence) -> Finding | None:
     seconds = seconds_in("prefill", hit)
     if not e.is_enough("PREFILL_CPU", seconds):
         return None
-    pp, tg = runs[0].prefill_tok_s() or 0.0, runs[0].decode_tok_s() or 1.0
+    rate, decode = runs[0].prefill_tok_s() or 0.0, runs[0].decode_tok_s() or 1.0
     gpu = cure.unpredicted(
         "gpu_prefill", "Then prefill on a GPU, or a build with fast matrix kernels (BLAS, AMX)."
     )
     return e.finding(
         "PREFILL_CPU",
-        f"the prompt runs at {pp:.3g} tok/s, {pp / tg:.1f} times the {tg:.3g} tok/s of decode: "
-        "a CPU without fast matrix kernels" + _other_set_up(e, hit),
+        f"the prompt runs at {rate:.3g} tok/s, {rate / decode:.1f} times the {decode:.3g} tok/s "
+        "of decode: a CPU without fast matrix kernels" + _other_set_up(e, hit),
         seconds=seconds,
         confidence="high" if e.given.on_cpu else "medium",
         shown=(e.fact("layers_offloaded"), hit),
@@ -65,10 +65,10 @@ def prefill_cpu(e: Evidence) -> Finding | None:
 
 
 def _is_prefilled_by_cpu(e: Evidence, run: Run) -> bool:
-    pp, tg = run.prefill_tok_s(), run.decode_tok_s()
-    if pp is None or not tg or is_on_gpu(run) or pp >= _CPU_TOK_S:
+    prefill_rate, decode_rate = run.prefill_tok_s(), run.decode_tok_s()
+    if prefill_rate is None or not decode_rate or is_on_gpu(run) or prefill_rate >= _CPU_TOK_S:
         return False
-    return pp / tg < _CPU_RATIO or e.given.on_cpu
+    return prefill_rate / decode_rate < _CPU_RATIO or e.given.on_cpu
 
 
 def _other_set_up(e: Evidence, hit: list[RequestRecord]) -> str:
@@ -77,11 +77,11 @@ def _other_set_up(e: Evidence, hit: list[RequestRecord]) -> str:
     if slow is None:
         return ""
     for pair in slower_pairs([slow], e.runs, Run.prefill_tok_s, _OTHER_PREFILL):
-        slow_tg, tg = slow.decode_tok_s(), pair.fast.decode_tok_s()
-        if slow_tg and tg and _SAME_DECODE[0] <= tg / slow_tg <= _SAME_DECODE[1]:
+        here, there = slow.decode_tok_s(), pair.fast.decode_tok_s()
+        if here and there and _SAME_DECODE[0] <= there / here <= _SAME_DECODE[1]:
             return (
                 f"; {pair.fast.name} prefills {pair.fast_rate / pair.slow_rate:.1f} times faster "
-                f"and decodes the same ({slow_tg:.2f} and {tg:.2f} tok/s): the GPU does prefill "
+                f"and decodes the same ({here:.2f} and {there:.2f} tok/s): the GPU does prefill "
                 "only"
             )
     return ""
@@ -117,7 +117,7 @@ def _piece_size(record: RequestRecord, stated: float | None) -> float | None:
 
 
 def prefill(e: Evidence, claimed: Mapping[str, float]) -> Finding | None:
-    """PREFILL: the seconds of prefill that no cause has claimed, with what is known of them."""
+    """PREFILL: the seconds of prefill that no cause has claimed, and their speed."""
     cold = sum(cold_s(r) for r in e.records)
     left = e.phase_s("prefill") - claimed.get("prefill", 0.0) - cold
     if not e.is_enough("PREFILL", left):
@@ -152,7 +152,7 @@ def _speed(e: Evidence, rated: list[RequestRecord]) -> str:
     use = prefill_use(e)
     if use is not None:
         return f"{says}, {use.share:.0%} of the arithmetic's limit"
-    slowest = min((tg for run in e.runs if (tg := run.decode_tok_s())), default=None)
+    slowest = min((low for run in e.runs if (low := run.decode_tok_s())), default=None)
     if slowest is not None and rate < _SEQUENTIAL * slowest and tokens >= _MIN_PROMPT:
         return f"{says}, the rate of decode ({slowest:.4g} tok/s): it runs token by token"
     return says

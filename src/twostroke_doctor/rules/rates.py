@@ -1,4 +1,4 @@
-"""What a run reads and computes a second, where sizes are known; shared by the rules."""
+"""Bytes read and operations computed a second, where sizes are known; shared by the rules."""
 
 from __future__ import annotations
 
