@@ -7,8 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from tests.doctor.doctor_case_table import CASES
-from tests.doctor.test_doctor_cases import read
+from tests.doctor.public_cases import CASES, by_name, examined
 from twostroke.record import (
     Meter,
     OutputTokens,
@@ -19,21 +18,11 @@ from twostroke.record import (
 )
 from twostroke_doctor import Fact, Parsed
 from twostroke_doctor.diagnose import diagnose
-from twostroke_doctor.given import make_given
 from twostroke_doctor.html import MAX_BINS, html_page
 from twostroke_doctor.report import WIDTH, document, json_lines, sentence, text_page
 
 EVIL = '</title><script>alert("x")</script>\x1b[2J&\n"\'<img src=x onerror=y>'
 VOID = {"meta", "br", "img"}
-
-
-def examined(case):
-    parsed = read(case.files, case.records, case.facts)
-    return diagnose(parsed, make_given(**case.flags)), parsed
-
-
-def by_name(start):
-    return next(case for case in CASES if case.name.startswith(start))
 
 
 class Tags(HTMLParser):
