@@ -1,4 +1,4 @@
-"""Findings beyond the public cases: our own records, hidden work, order, what is never said."""
+"""Findings beyond the public cases: our own records, hidden work, their order, and refusals."""
 
 from __future__ import annotations
 
