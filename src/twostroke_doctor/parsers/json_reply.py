@@ -10,21 +10,14 @@ from dataclasses import field
 from typing import Any
 
 from twostroke.dataclass import dataclass
-from twostroke_doctor.parsed import Fact, Item
-from twostroke_doctor.parsers import (
-    koboldcpp,
-    llama_server,
-    lm_studio,
-    ollama,
-    openai_usage,
-    own,
-    tabby,
-    tgi,
-    vllm,
-)
+from twostroke_doctor.parsed import Item
+from twostroke_doctor.parsers import own
 from twostroke_doctor.parsers.draft import Draft
+from twostroke_doctor.parsers.json_meters import LLAMA_SERVER, draft_of
 from twostroke_doctor.parsers.lines import Line, load_json
 from twostroke_doctor.parsers.numbers import json_count
+from twostroke_doctor.parsers.quick import new_fact
+from twostroke_doctor.parsers.table import MAX_OPEN
 
 _MAX_ITEMS = 100_000  # records in one document
 _MAX_STREAM_LINES = 16
@@ -93,7 +86,7 @@ class JsonParser:
             return self._more_usage(obj, line)
         if obj.get("stop") is False and "content" in obj:
             return []  # a native chunk with running timings: the last one counts
-        draft = _draft(obj)
+        draft = draft_of(obj)
         if draft is None:
             return _progress(obj, line)
         draft.see(line)
@@ -119,7 +112,7 @@ class JsonParser:
         if stream is None or stream.id != name or starts:
             if stream is not None:
                 out = _close(stream)
-            if len(self._streams) >= 64:
+            if len(self._streams) >= MAX_OPEN:
                 out += self.flush()
             stream = self._streams[line.source] = _Stream(name, line, [])
         if isinstance(obj.get("model"), str):
@@ -137,49 +130,13 @@ def _is_chunk(obj: dict[str, Any]) -> bool:
 
 
 def _close(stream: _Stream) -> list[Item]:
-    draft = _draft(stream.parts)
+    draft = draft_of(stream.parts)
     if draft is None:
         return []
     draft.see(stream.line)
     draft.lines = stream.lines or draft.lines
     _take_names(draft, {**stream.parts, "id": stream.id})
     return [draft.build()]
-
-
-def _draft(obj: dict[str, Any]) -> Draft | None:
-    """Return a draft by the first shape that the keys fit, engines' own meters first."""
-    parts = {name: obj[name] for name in _PARTS if isinstance(obj.get(name), dict)}
-    usage = parts.get("usage", {})
-    draft = _metered(obj, parts, usage)
-    if draft is None and tabby.is_usage(usage):
-        draft = tabby.draft_from_usage(usage)
-    elif draft is None and openai_usage.is_usage(usage):
-        draft = openai_usage.draft_from_usage(usage)
-    elif draft is not None:
-        openai_usage.add_usage(draft, usage)
-    return draft
-
-
-def _metered(
-    obj: dict[str, Any], parts: dict[str, dict[str, Any]], usage: dict[str, Any]
-) -> Draft | None:
-    timings = parts.get("timings", obj)
-    if llama_server.is_timings(timings):
-        return llama_server.draft_from_timings(timings)
-    if ollama.is_reply(obj):
-        return ollama.draft_from_reply(obj)
-    if lm_studio.is_stats(parts.get("stats", {})):
-        return lm_studio.draft_from_stats(parts["stats"], usage)
-    if vllm.has_request_metrics(parts.get("metrics", {})):
-        output = json_count(usage.get("completion_tokens"))
-        return vllm.draft_from_metrics(parts["metrics"], output)
-    if koboldcpp.is_perf(obj):
-        return koboldcpp.draft_from_perf(obj)
-    span = obj.get("span")
-    span = span if isinstance(span, dict) else obj
-    if "inference_time" in span and "total_time" in span:
-        return tgi.draft_from_span({key: span.get(key) for key in tgi.SPAN_KEYS})
-    return None
 
 
 def _take_names(draft: Draft, obj: dict[str, Any]) -> None:
@@ -200,10 +157,10 @@ def _progress(obj: dict[str, Any], line: Line) -> list[Item] | None:
     if total == cached:
         return None
     share = (done - cached) / (total - cached)
-    fact = Fact(
+    fact = new_fact(
         name="prefill_progress",
         value=share,
-        engine=llama_server.ENGINE,
+        engine=LLAMA_SERVER.engine,
         file=line.file,
         line=line.number,
     )

@@ -1,39 +1,51 @@
-"""Numbers as engines print them: guarded, so that what is not a measurement is None.
+"""Numbers as engines print them: a text that is no measurement is read as None.
 
-Accepts decimal commas; refuses inf, nan, Indeterminate, negative and over-long ones. Never guesses.
+Decimal commas are accepted; inf, nan, Indeterminate, negative and over-long numbers are refused.
+KINDS is the vocabulary of line formats: how a number stands in a line, and how it is read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
-NUMBER = r"-?(?:\d{1,15}(?:[.,]\d{1,12}){0,4}|inf|nan|Indeterminate)"  # what stands for a number
-_is_plain = re.compile(r"\d{1,15}(?:[.,]\d{1,12})?", re.ASCII).fullmatch
+NUMBER = r"-?(?:\d{1,15}(?:[.,]\d{1,12}){0,4}|inf|nan|Indeterminate)"  # in place of a number
+PLAIN = r"[0-9]{1,15}(?:[.,][0-9]{1,12})?(?![.,]?[0-9])"  # a measurement
+_is_plain = re.compile(PLAIN).fullmatch
 _WHOLE = re.compile(r"\d{1,15}|\d{1,3}(?:,\d{3}){1,4}", re.ASCII)
 _DURATION_PART = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(h|ms|m|s|µs|μs|us|ns)", re.ASCII)
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "μs": 1e-6, "us": 1e-6}
 _SECONDS["ns"] = 1e-9
 _SIZE = re.compile(r"(\d{1,12}(?:[.,]\d{1,6})?)\s?([KMGT]i?)?B", re.ASCII)
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_ULPS = tuple(10.0**-digits for digits in range(13))
+_HALVES = tuple(0.5 * 10.0**-digits for digits in range(13))
+_IMPLAUSIBLE_PREFILL_TOK_S = 50_000.0  # above any single GPU on a 1B model
 RATE_TOLERANCE = 0.02  # a printed rate further off than this is flagged (docs/logs.md)
-MAX_DERIVED_ERROR = (
-    0.05  # a count derived from a rounded time is dropped when it may be further off
-)
-MAX_COUNT = 10**15  # no token count or nanosecond is larger: what is, was never a measurement
+MAX_DERIVED_ERROR = 0.05  # a count from a rounded time is dropped when it may be further off
+MAX_COUNT = 10**15  # no token count or nanosecond is larger
+
+
+class Kind(NamedTuple):
+    """How a value stands in a line (empty: a guarded number), and how its text is read."""
+
+    pattern: str
+    read: Callable[[str], float | int | str | bool | None]
+
+
+def plain(text: str) -> float:
+    """Return the value of a text that PLAIN matched."""
+    return float(text if "," not in text else text.replace(",", "."))
 
 
 def num(text: str | None) -> float | None:
     """Return a printed number that is finite and not negative, else None."""
-    if text is None or _is_plain(text) is None:
-        return None
-    return float(text if "," not in text else text.replace(",", "."))
+    return None if text is None or _is_plain(text) is None else plain(text)
 
 
 def positive(text: str | None) -> float | None:
     """Return a printed number above zero: a time or rate of 0.00 is a meter that is off."""
-    value = num(text)
-    return value if value else None
+    return num(text) or None
 
 
 def whole(text: str | None) -> int | None:
@@ -61,10 +73,9 @@ def json_count(value: object) -> int | None:
     return int(number) if number is not None and number == int(number) else None
 
 
-def ulp(text: str) -> float:
-    """Return the value of the last printed digit: 0.01 for 12.34."""
-    point = text.find(".") if "," not in text else text.find(",")
-    return _ULPS[min(len(text) - point - 1, 12)] if point >= 0 else 1.0
+def half_digit(text: str | None) -> float:
+    """Return half of the last printed digit, the most that rounding moved: 0.005 for 12.34."""
+    return _HALVES[min(len(text.replace(",", ".").partition(".")[2]), 12)] if text else 0.0
 
 
 def duration(text: str | None) -> float | None:
@@ -104,19 +115,68 @@ def rate_agrees(printed: str, count: float, seconds: float, half_digit_s: float 
         return True
     high = count / max(seconds - half_digit_s, 1e-9)
     low = max(count - 1, 0) / (seconds + half_digit_s)
-    slack = max(RATE_TOLERANCE * rate, 2 * ulp(printed))
+    slack = max(RATE_TOLERANCE * rate, 4 * half_digit(printed))
     return low - slack <= rate <= high + slack
 
 
-def derived_count(
-    time_s: float | None, per_s: float | None, seconds: str | None, rate: str | None
-) -> int | None:
-    """Return the count behind a time and a rate, or None where their rounding hides it."""
+def is_cached_rate(prefill_tok_s: float) -> bool:
+    """Tell whether a prefill rate is too high for any device: its count holds cached tokens."""
+    return prefill_tok_s > _IMPLAUSIBLE_PREFILL_TOK_S
+
+
+def derived_count(seconds: str | None, rate: str | None) -> int | None:
+    """Return the count behind a printed time and rate, or None where their rounding hides it."""
+    time_s, per_s = positive(seconds), positive(rate)
     if time_s is None or per_s is None or seconds is None or rate is None:
         return None
-    half_time, half_rate = ulp(seconds) / 2, ulp(rate) / 2  # never above the value itself
+    half_time, half_rate = half_digit(seconds), half_digit(rate)  # never above the value itself
     low = (time_s - half_time) * (per_s - half_rate)
     high = (time_s + half_time) * (per_s + half_rate)
     count = round(time_s * per_s)
     exact = round(low) == round(high)
     return count if exact or high - low <= 2 * MAX_DERIVED_ERROR * time_s * per_s else None
+
+
+def _signed_gib(text: str) -> int:
+    """Read a rest of memory: it is negative when the model does not fit."""
+    size_bytes = round(plain(text.removeprefix("-")) * (1 << 30))
+    return -size_bytes if text.startswith("-") else size_bytes
+
+
+def _after_first(text: str) -> int | None:
+    """Read a count of decode runs as output tokens: the first token comes from prefill."""
+    runs = whole(text)
+    return None if runs is None else runs + 1
+
+
+def _signed_gib(text: str) -> int:
+    """Read a rest of memory: it is negative when the model does not fit."""
+    size_bytes = round(plain(text.removeprefix("-")) * _GIB)
+    return -size_bytes if text.startswith("-") else size_bytes
+
+
+_MIB, _GIB, _GB = 1 << 20, 1 << 30, 10**9
+_WITH_COMMAS = r"\d(?:[\d,]{0,18}\d)?"
+_DURATION = r"[^\s,|)\"]{1,40}"
+KINDS = {
+    "num": Kind("", plain),
+    "positive": Kind("", lambda text: plain(text) or None),
+    "ms": Kind("", lambda text: plain(text) / 1000 or None),
+    "whole_ms": Kind(r"\d{1,15}", lambda text: int(text) / 1000),
+    "duration": Kind(_DURATION, duration),
+    "time": Kind(_DURATION, lambda text: duration(text) or None),
+    "int": Kind(r"\d{1,12}", int),
+    "whole": Kind(_WITH_COMMAS, whole),
+    "runs": Kind(_WITH_COMMAS, _after_first),
+    "layers": Kind(r"-1|\d{1,12}", int),
+    "MiB": Kind("", lambda text: round(plain(text) * _MIB)),
+    "buffer_MiB": Kind("", lambda text: round(plain(text) * _MIB) or None),
+    "GiB": Kind("", lambda text: round(plain(text) * _GIB)),
+    "signed_GiB": Kind("-?" + PLAIN, _signed_gib),
+    "GB": Kind("", lambda text: round(plain(text) * _GB) or None),
+    "size": Kind(r"\d[\d.]{0,12} [KMGT]?i?B", size),
+    "word": Kind(r"[\w.]{1,40}", str),
+    "lower": Kind(r"[A-Z]{1,40}", str.lower),
+    "text": Kind(r".{1,160}", str.strip),
+    "switch": Kind(r"0|1|enabled|disabled", lambda text: text in ("1", "enabled")),
+}

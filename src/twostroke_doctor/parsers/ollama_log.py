@@ -4,133 +4,101 @@ from __future__ import annotations
 
 import re
 
-from twostroke_doctor.parsed import Fact, Item
-from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import NUMBER, duration, num, size, whole
+from twostroke_doctor.parsers.formats import LineFormat, Stated
+from twostroke_doctor.parsers.numbers import size
 
-ENGINE = "ollama"
-_GIN = re.compile(
-    r"\[GIN\] (\d{4}/\d\d/\d\d - \d\d:\d\d:\d\d) \|\s{0,8}(\d{3}) \|\s{0,20}(\S{1,32}) \|"
-    r"\s{0,60}\S{0,60} \|"
-    r'\s{1,8}(\w{3,8})\s{1,8}"([^"\s]{1,200})"'
-)
-_RUNNER = re.compile(rf"llama runner started in ({NUMBER}) seconds")
-_TRUNCATED = re.compile(
-    r"truncating input prompt\"?\s.{0,40}?limit=(\d{1,9}) prompt=(\d{1,9}) keep=(\d{1,9})"
-    r" new="
-)
-_SLOG = re.compile(r'([\w.]{1,40})=("(?:[^"\\]|\\.){0,400}"|\S{1,200}(?=\s))')
-_PS_HEADER = re.compile(r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL")
-_PS = re.compile(
-    r"^\s{0,4}(\S{1,120})\s{2,60}([0-9a-f]{6,64})\s{2,60}(\d[\d.]{0,12} [KMGT]?B)\s{2,60}"
-    r"(?:(\d{1,3})%/(\d{1,3})% CPU/GPU|(\d{1,3})% (GPU|CPU))(?:\s{2,60}(\d{1,9})(?=\s))?"
-)
-_SLOG_SIZES = {
-    "memory.available": "memory_available_bytes",
-    "memory.required.full": "memory_required_bytes",
-    "memory.required.partial": "memory_partial_bytes",
-    "memory.required.kv": "kv_required_bytes",
-    "memory.weights.total": "weights_bytes",
-    "memory.graph.full": "graph_bytes",
+_OFFLOAD = {  # printed key -> place of its fact
+    "layers.requested": "layers_requested:layers",
+    "layers.model": "layers_total:int",
+    "layers.offload": "layers_offloaded:int",
+    "memory.required.full": "memory_required_bytes:size",
+    "memory.required.partial": "memory_partial_bytes:size",
+    "memory.required.kv": "kv_required_bytes:size",
+    "memory.weights.total": "weights_bytes:size",
+    "memory.graph.full": "graph_bytes:size",
 }
-_SLOG_LAYERS = {
-    "layers.requested": "layers_requested",
-    "layers.model": "layers_total",
-    "layers.offload": "layers_offloaded",
+_FLAGS = {  # flag of the runner's command line -> place of its fact
+    "ctx-size": "n_ctx:int",
+    "batch-size": "n_batch:int",
+    "n-gpu-layers": "layers_requested:int",
+    "threads": "threads:int",
 }
-_FLAG = re.compile(
-    r" --(ctx-size|batch-size|n-gpu-layers|threads|kv-cache-type|flash-attn)"
-    r"(?: ([\w.]{1,12}))?(?=[ \"])"
+_FLAG_END = r'(?=[ "])'
+_PS = (
+    r"^\s{0,4}(?P<name>\S{1,120})\s{2,60}[0-9a-f]{6,64}\s{2,60}{model_size_bytes:size}\s{2,60}"
+    r"(?:(?P<cpu>\d{1,3})%/(?P<gpu>\d{1,3})% CPU/GPU|(?P<all>\d{1,3})% (?P<where>GPU|CPU))"
+    r"(?:\s{2,60}{n_ctx:int}(?=\s))?"
 )
-_FLAG_COUNTS = {
-    "ctx-size": "n_ctx",
-    "batch-size": "n_batch",
-    "n-gpu-layers": "layers_requested",
-    "threads": "threads",
-}
 
 
-def read_log_line(line: Line) -> list[Item] | None:
-    """Return the facts of a line of the log or the process list, or None."""
-    return _access(line) or _server_log(line) or _process_list(line)
+def _free_memory(match: re.Match[str]) -> list[Stated]:
+    """Return the free memory of each device of a list `3.2 GiB 10.5 GiB`."""
+    words = match["sizes"].split()
+    sizes = [size(f"{number} {unit}") for number, unit in zip(words[::2], words[1::2], strict=False)]
+    return [
+        ("memory_available_bytes", one, f"device {at}")
+        for at, one in enumerate(known for known in sizes if known is not None)
+    ]
 
 
-def _fact(line: Line, name: str, value: float | str, label: str | None = None) -> Fact:
-    return Fact(
-        name=name, value=value, engine=ENGINE, label=label, file=line.file, line=line.number
-    )
+def _truncation(match: re.Match[str]) -> list[Stated]:
+    limit, prompt = int(match["limit"]), int(match["prompt"])
+    return [("prompt_truncated_tokens", max(prompt - limit, 0), f"limit {limit}")]
 
 
-def _access(line: Line) -> list[Item] | None:
-    match = _GIN.search(line.text)
-    seconds = duration(match.group(3)) if match else None
-    if match is None or seconds is None:
-        return None
-    label = f"{match.group(2)} {match.group(4)} {match.group(5)}"
-    return [_fact(line, "endpoint_latency_s", seconds, label)]
+def _cache_types(match: re.Match[str]) -> list[Stated]:
+    return [(name, match["type"], None) for name in ("kv_type_k", "kv_type_v")]
 
 
-def _server_log(line: Line) -> list[Item] | None:
-    text = line.text
-    if (match := _RUNNER.search(text)) is not None:
-        seconds = num(match.group(1))
-        return None if seconds is None else [_fact(line, "runner_start_s", seconds)]
-    if (match := _TRUNCATED.search(text)) is not None:
-        limit, prompt, _ = (int(part) for part in match.groups())
-        return [_fact(line, "prompt_truncated_tokens", max(prompt - limit, 0), f"limit {limit}")]
-    if "layers.offload" in text:
-        return _offload(line)
-    return _runner_flags(line) if " --ctx-size " in text else None
+def _gpu_share(match: re.Match[str]) -> list[Stated]:
+    """Return the share of a model on the GPU; the two printed shares must add up."""
+    cpu, gpu, one_side = (int(match[name] or 0) for name in ("cpu", "gpu", "all"))
+    if match["where"]:
+        gpu = one_side if match["where"] == "GPU" else 100 - one_side
+        cpu = 100 - gpu
+    is_sound = 0 <= gpu <= 100 and cpu + gpu == 100
+    return [("gpu_share", gpu / 100, match["name"])] if is_sound else []
 
 
-def _runner_flags(line: Line) -> list[Item] | None:
-    """Read the command line with which the server starts its runner."""
-    out: list[Item] = []
-    for flag, value in _FLAG.findall(line.text):
-        if flag == "flash-attn":
-            out.append(_fact(line, "flash_attention", True))
-        elif flag == "kv-cache-type" and value:
-            out += [_fact(line, name, value) for name in ("kv_type_k", "kv_type_v")]
-        elif flag in _FLAG_COUNTS and (count := whole(value)) is not None:
-            out.append(_fact(line, _FLAG_COUNTS[flag], count))
-    return out or None
-
-
-def _offload(line: Line) -> list[Item]:
-    out: list[Item] = []
-    for key, quoted in _SLOG.findall(line.text):
-        value = quoted.strip('"').strip("[]")
-        if key in _SLOG_LAYERS:
-            count = -1 if value == "-1" else whole(value)
-            if count is not None:
-                out.append(_fact(line, _SLOG_LAYERS[key], count))
-        elif key in _SLOG_SIZES:
-            for number, one in enumerate(_split_sizes(value)):
-                label = f"device {number}" if key == "memory.available" else None
-                out.append(_fact(line, _SLOG_SIZES[key], one, label))
-    return out
-
-
-def _split_sizes(value: str) -> list[int]:
-    """Read `3.2 GiB` or a blank-separated list of such sizes."""
-    words = value.split()
-    pairs = zip(words[::2], words[1::2], strict=False)
-    return [found for number, unit in pairs if (found := size(f"{number} {unit}")) is not None]
-
-
-def _process_list(line: Line) -> list[Item] | None:
-    if _PS_HEADER.search(line.text):
-        return []
-    match = _PS.search(line.text)
-    if match is None:
-        return None
-    model, _, size_text, cpu, gpu, share, where, context = match.groups()
-    on_gpu = int(gpu) if gpu else int(share) if where == "GPU" else 100 - int(share)
-    if not 0 <= on_gpu <= 100 or (cpu and int(cpu) + int(gpu) != 100):
-        return None
-    out: list[Item] = [_fact(line, "gpu_share", on_gpu / 100, model)]
-    if (total := size(size_text)) is not None:
-        out.append(_fact(line, "model_size_bytes", total, model))
-    if context:
-        out.append(_fact(line, "n_ctx", int(context), model))
-    return out
+LOG_FORMATS = (
+    LineFormat(
+        "[GIN]",
+        r"\[GIN\] \d{4}/\d\d/\d\d - \d\d:\d\d:\d\d \|\s{0,8}(?P<status>\d{3}) \|\s{0,20}"
+        r"{endpoint_latency_s:duration} \|\s{0,60}\S{0,60} \|"
+        r'\s{1,8}(?P<method>\w{3,8})\s{1,8}"(?P<path>[^"\s]{1,200})"',
+        label="{status} {method} {path}",
+    ),
+    LineFormat("llama runner started", "llama runner started in {runner_start_s:num} seconds"),
+    LineFormat(
+        "truncating input prompt",
+        r"truncating input prompt\"?\s.{0,40}?limit=(?P<limit>\d{1,9}) prompt=(?P<prompt>\d{1,9})"
+        r" keep=\d{1,9} new=",
+        facts=_truncation,
+    ),
+    *(
+        LineFormat("layers.offload", rf'(?<![\w.]){re.escape(key)}="?{{{place}}}(?=["\s])')
+        for key, place in _OFFLOAD.items()
+    ),
+    LineFormat(
+        "layers.offload",
+        r'(?<![\w.])memory\.available="\[?(?P<sizes>[^"\]]{0,400})\]?"',
+        facts=_free_memory,
+    ),
+    *(
+        LineFormat("--ctx-size", rf" --{flag} {{{place}}}{_FLAG_END}")
+        for flag, place in _FLAGS.items()
+    ),
+    LineFormat(
+        "--ctx-size", rf" --kv-cache-type (?P<type>[\w.]{{1,12}}){_FLAG_END}", facts=_cache_types
+    ),
+    LineFormat(
+        "--ctx-size",
+        rf" --flash-attn{_FLAG_END}",
+        facts=lambda match: [("flash_attention", True, None)],
+    ),
+    LineFormat("PROCESSOR", r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL"),
+    *(
+        LineFormat(unit, _PS, label="{name}", facts=_gpu_share)
+        for unit in ("% GPU", "% CPU")
+    ),
+)

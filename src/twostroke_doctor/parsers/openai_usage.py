@@ -1,7 +1,6 @@
 """OpenAI-compatible replies and chunks: what a chunk carries, and token counts from `usage`.
 
-A chunk is not a token, and the reply's own clock is not in it: such a record has counts only,
-except where a provider adds times to `usage`.
+A chunk is not a token, and it may hold many or none.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.numbers import json_count, json_positive
-
-ENGINE = "openai"
+from twostroke_doctor.parsers.numbers import json_count
 
 
 def chunk_kind(chunk: dict[str, Any]) -> str:
@@ -69,14 +66,3 @@ def add_usage(draft: Draft, usage: dict[str, Any]) -> None:
     for details in (usage.get("completion_tokens_details"), usage.get("output_tokens_details")):
         if isinstance(details, dict) and draft.output_reasoning is None:
             draft.output_reasoning = json_count(details.get("reasoning_tokens"))
-
-
-def draft_from_usage(usage: dict[str, Any]) -> Draft:
-    """Return a draft from `usage` alone, with the times that some providers add."""
-    draft = Draft(engine=ENGINE)
-    draft.queue_s = json_positive(usage.get("queue_time"))
-    draft.prefill_s = json_positive(usage.get("prompt_time"))
-    draft.decode_s = json_positive(usage.get("completion_time"))
-    draft.e2e_s = json_positive(usage.get("total_time"))
-    add_usage(draft, usage)
-    return draft

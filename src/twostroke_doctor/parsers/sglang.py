@@ -10,13 +10,14 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from twostroke.record import Meter, WindowRecord
-from twostroke_doctor.parsed import Fact, Item
+from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
+from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import NUMBER, num, positive, whole
+from twostroke_doctor.parsers.numbers import duration, num, whole
+from twostroke_doctor.parsers.table import TableParser
+from twostroke_doctor.parsers.windows import make_window
 
-ENGINE = "sglang"
 _BATCH = re.compile(r"\b(Prefill|Decode) batch([.,]| \[\d{1,12}\][.,]?) ?(.*)", re.DOTALL)
 _PAIR = re.compile(r"^\s?(#?[A-Za-z][\w \-/()#]{0,40}): ([\w.%\-]{1,24})\s{0,4}$")
 _FIELDS = {  # printed key -> field of WindowRecord
@@ -28,88 +29,97 @@ _FIELDS = {  # printed key -> field of WindowRecord
     "gen throughput (token/s)": "output_tok_s",
     "input throughput (token/s)": "prompt_tok_s",
 }
-_STATS = re.compile(r"ReqTimeStats\((.{1,400}?)\): (.{1,600})")
-_STAT = re.compile(rf"(\w{{1,40}})=({NUMBER})(ms|s)?(?=[,\s)]|$)")
-_ID = re.compile(r"rid=([\w\-]{1,64})")
-_GRAPH = re.compile(rf"Capture cuda graph end\. Time elapsed: ({NUMBER}) s")
-_KV_TOKENS = re.compile(r"max_total_num_tokens=(\d{1,12}),")
+_END = r"(?=[,\s)]|$)"
 
 
-class SglangParser:
+def _stat(pattern: str) -> LineFormat:
+    return LineFormat("ReqTimeStats", rf"\b{pattern}{_END}", joins=True)
+
+
+def _add_up(draft: Draft, match: re.Match[str]) -> None:
+    forward = duration(match["forward"])
+    if draft.queue_s is not None:
+        draft.e2e_s = draft.queue_s + forward if forward else None
+        draft.ttft_any_s = draft.queue_s + draft.prefill_s if draft.prefill_s else None
+
+
+class SglangParser(TableParser):
     """One line, one item."""
 
-    engine = ENGINE
-    signatures = (
-        "Prefill batch",
-        "Decode batch",
-        "ReqTimeStats",
-        "Capture cuda graph end",
-        "max_total_num_tokens=",
+    engine = "sglang"
+    words = ("Prefill batch", "Decode batch")
+    formats = (
+        LineFormat("ReqTimeStats", r"ReqTimeStats\(.{1,400}?\): ", opens=ALWAYS),
+        _stat(r"rid=(?P<id>[\w\-]{1,64})"),
+        _stat("input_len={prompt_total:whole}"),
+        _stat("cached_input_len={prompt_cached:whole}"),
+        _stat("output_len={output:whole}"),
+        _stat("queue_duration={queue_s:duration}"),
+        _stat("initial_prefill_elapsed={prefill_s:time}"),
+        _stat("post_prefill_elapsed={decode_s:time}"),
+        LineFormat(
+            "ReqTimeStats",
+            rf"\bReqTimeStats(?:.*?\bforward_duration=(?P<forward>[^\s,)]{{1,40}}){_END})?",
+            joins=True,
+            closes=True,
+            then=_add_up,
+        ),
+        LineFormat(
+            "Capture cuda graph end", r"Capture cuda graph end\. Time elapsed: {warmup_s:num} s"
+        ),
+        LineFormat("max_total_num_tokens=", "max_total_num_tokens={kv_tokens:int},"),
     )
 
     def feed(self, line: Line) -> list[Item] | None:
-        """Return what a line holds, or None when it is not this engine's."""
+        """Return the items that a line holds, or None when it is not this engine's."""
         match = _BATCH.search(line.text)
-        if match is not None:
-            batch, mark, text = match.groups()
-            new_prefill = batch == "Prefill" and mark.endswith(",")
-            last = "input throughput (token/s)" if new_prefill else "#queue-req"
-            return _window(line, batch.lower(), _pairs(text, last))
-        if "ReqTimeStats" in line.text:
-            return _request(line)
-        if (match := _GRAPH.search(line.text)) and (seconds := num(match.group(1))) is not None:
-            return [_fact(line, "warmup_s", seconds)]
-        if (match := _KV_TOKENS.search(line.text)) is not None:
-            return [_fact(line, "kv_tokens", int(match.group(1)))]
-        return None
+        return super().feed(line) if match is None else self._batch(line, match)
 
-    def flush(self) -> list[Item]:
-        """Return nothing: no line waits for another."""
-        return []
+    def finish(self, draft: Draft) -> list[Item]:
+        """Return a request that has a time at all."""
+        times = (draft.queue_s, draft.prefill_s, draft.decode_s)
+        return [] if all(one is None for one in times) else [draft.build()]
 
-
-def _fact(line: Line, name: str, value: float) -> Fact:
-    return Fact(name=name, value=value, engine=ENGINE, file=line.file, line=line.number)
-
-
-def _window(line: Line, batch: str, pairs: list[tuple[str, str]]) -> list[Item] | None:
-    fields: dict[str, Any] = {}
-    facts: dict[str, float | str] = {"batch": batch}
-    for key, value in pairs:
-        _take(key, value, fields, facts)
-    if not fields:
-        return None
-    if "prefix_hit_rate" not in fields:
-        fields["prefix_hit_rate"] = _hit_rate(facts)
-    meter = Meter(source="log", file=line.file, lines=(line.number,))
-    return [WindowRecord(engine=ENGINE, t_s=line.t_s, facts=facts, meter=meter, **fields)]
+    def _batch(self, line: Line, match: re.Match[str]) -> list[Item] | None:
+        batch, mark, text = match.groups()
+        new_prefill = batch == "Prefill" and mark.endswith(",")
+        last = "input throughput (token/s)" if new_prefill else "#queue-req"
+        fields: dict[str, Any] = {}
+        facts: dict[str, float | str] = {"batch": batch.lower()}
+        for key, value in _pairs(text, last):
+            _take(key, value, fields, facts)
+        if not fields:
+            return None
+        if "prefix_hit_rate" not in fields:
+            fields["prefix_hit_rate"] = _hit_rate(facts)
+        return [make_window(self.engine, line, facts, fields)]
 
 
 def _pairs(text: str, last: str) -> list[tuple[str, str]]:
     """Split on commas; a final pair other than `last` may be cut in its digits: leave it out."""
     parts = text.split(",")[:32]
-    found = [match.groups() for part in parts if (match := _PAIR.match(part)) is not None]
-    pairs = [(str(key), str(value)) for key, value in found]
+    pairs = [match.group(1, 2) for part in parts if (match := _PAIR.match(part)) is not None]
     ends_open = bool(pairs) and parts[-1].strip().endswith(pairs[-1][1])
     return pairs[:-1] if ends_open and pairs[-1][0] != last else pairs
 
 
 def _take(key: str, text: str, fields: dict[str, Any], facts: dict[str, float | str]) -> None:
+    """Put one printed pair where it belongs: a field of the window or a fact beside it."""
     name = _FIELDS.get(key)
     value = num(text.removesuffix("%"))
     if text in ("True", "False"):
         facts[_fact_key(key)] = text.lower()
     elif value is None:
         return
+    elif name is None:
+        facts[_fact_key(key)] = value
     elif name in ("running", "waiting"):
         count = whole(text)
         if count is not None:
             fields[name] = count
-    elif name is not None:
-        share = text.endswith("%") or (name == "prefix_hit_rate" and value > 1)
-        fields[name] = value / 100 if share else value
     else:
-        facts[_fact_key(key)] = value
+        is_percent = text.endswith("%") or (name == "prefix_hit_rate" and value > 1)
+        fields[name] = value / 100 if is_percent else value
 
 
 @lru_cache(maxsize=256)  # every line has the same keys
@@ -122,33 +132,3 @@ def _hit_rate(facts: dict[str, float | str]) -> float | None:
     if isinstance(new, float) and isinstance(cached, float) and new + cached > 0:
         return cached / (new + cached)
     return None
-
-
-def _request(line: Line) -> list[Item] | None:
-    match = _STATS.search(line.text)
-    if match is None:
-        return None
-    draft = Draft(engine=ENGINE)
-    draft.see(line)
-    name = _ID.search(match.group(1))
-    draft.id = name.group(1) if name else ""
-    counts = {key: whole(value) for key, value, unit in _STAT.findall(match.group(1)) if not unit}
-    times = {
-        key: value / (1000 if unit == "ms" else 1)
-        for key, text, unit in _STAT.findall(match.group(2))
-        if unit and (value := num(text)) is not None
-    }
-    draft.prompt_total, draft.prompt_cached = (
-        counts.get("input_len"),
-        counts.get("cached_input_len"),
-    )
-    draft.output = counts.get("output_len")
-    draft.queue_s = times.get("queue_duration")
-    draft.prefill_s = times.get("initial_prefill_elapsed") or None
-    draft.decode_s = times.get("post_prefill_elapsed") or None
-    forward = positive(str(times.get("forward_duration", "")))
-    if forward is not None and draft.queue_s is not None:
-        draft.e2e_s = draft.queue_s + forward
-    if draft.prefill_s is not None and draft.queue_s is not None:
-        draft.ttft_any_s = draft.queue_s + draft.prefill_s
-    return [draft.build()] if times else None

@@ -1,4 +1,4 @@
-"""Text Generation Inference: the span of a finished request, as text, as JSON, as headers.
+"""Text Generation Inference: the span of a finished request, as text, and its headers.
 
 It logs no token count: tokens are the inference time over the time per token. That time holds the
 prefill, so the phases cannot be told apart from one line.
@@ -7,96 +7,28 @@ prefill, so the phases cannot be told apart from one line.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from twostroke_doctor.parsed import Item
-from twostroke_doctor.parsers.draft import Draft, Sources
+from twostroke_doctor.parsers.draft import Draft
+from twostroke_doctor.parsers.formats import LineFormat
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import duration, whole
+from twostroke_doctor.parsers.numbers import duration
+from twostroke_doctor.parsers.table import TableParser
 
-ENGINE = "tgi"
-_FIELD = re.compile(
-    r"\b(total_time|validation_time|queue_time|inference_time|time_per_token)=\"([^\"\s]{1,40})\""
-)
-_HEADER = re.compile(
-    r"\b(x-total-time|x-validation-time|x-queue-time|x-inference-time|x-time-per-token"
-    r"|x-prompt-tokens|x-generated-tokens|x-compute-time|x-compute-characters):\s{0,8}"
-    r"(\d{1,15})(?=\s|$)",
-    re.IGNORECASE,
-)
-SPAN_KEYS = ("total_time", "validation_time", "queue_time", "inference_time", "time_per_token")
-_MAX_COUNT_ERROR = (
-    0.05  # printed times are exact: a quotient further from a whole number is no count
-)
+_SPAN_KEYS = ("total_time", "validation_time", "queue_time", "inference_time", "time_per_token")
+_FIELD = re.compile(rf"\b({'|'.join(_SPAN_KEYS)})=\"([^\"\s]{{1,40}})\"")
+_MAX_COUNT_ERROR = 0.05  # printed times are exact: a quotient not this near to a whole is no count
 
 
-class TgiParser:
-    """One span, one record; headers are gathered until they repeat."""
-
-    engine = ENGINE
-    signatures = (
-        "inference_time",
-        "time_per_token",
-        "x-total-time",
-        "x-validation-time",
-        "x-queue-time",
-        "x-inference-time",
-        "x-time-per-token",
-        "x-prompt-tokens",
-        "x-generated-tokens",
-        "x-compute-",
+def fill_span(draft: Draft, fields: Mapping[str, Any]) -> None:
+    """Set a request's times from the span's fields, durations as text."""
+    total, validation, queue, inference, per_token = (
+        duration(value) if isinstance(value, str) else None
+        for value in (fields.get(key) for key in _SPAN_KEYS)
     )
-
-    def __init__(self) -> None:
-        self._headers: dict[str, dict[str, int]] = {}
-        self._drafts = Sources()
-
-    def feed(self, line: Line) -> list[Item] | None:
-        """Return what a line completes, or None when it is not this engine's."""
-        fields = dict(_FIELD.findall(line.text))
-        if fields:
-            draft = draft_from_span(fields)
-            draft.see(line)
-            return [draft.build()]
-        headers = _HEADER.findall(line.text)
-        return self._header(line, headers) if headers else None
-
-    def flush(self) -> list[Item]:
-        """Return the responses whose headers are open."""
-        return [record for draft in self._drafts.drain() for record in self._finish(draft)]
-
-    def _header(self, line: Line, headers: list[tuple[str, str]]) -> list[Item]:
-        out: list[Item] = []
-        for name, text in headers:
-            key, value = name.lower(), whole(text)
-            known = self._headers.get(line.source, {})
-            if key in known or self._drafts.get(line.source) is None:
-                draft = Draft(engine=ENGINE)
-                draft.id = line.source
-                closed = self._drafts.put(line.source, draft)
-                out += [record for old in closed for record in self._finish(old)]
-                self._headers[line.source] = {}
-            open_draft = self._drafts.get(line.source)
-            if open_draft is not None and value is not None:
-                open_draft.see(line)
-                self._headers[line.source][key] = value
-        return out
-
-    def _finish(self, draft: Draft) -> list[Item]:
-        headers = self._headers.pop(draft.id, {})
-        draft.id = ""
-        _fill_from_headers(draft, headers)
-        return [draft.build()] if draft.e2e_s is not None or draft.output is not None else []
-
-
-def draft_from_span(fields: dict[str, Any]) -> Draft:
-    """Return a draft from the span's fields, durations as text."""
-    draft = Draft(engine=ENGINE)
-    times = {key: duration(value) for key, value in fields.items() if isinstance(value, str)}
-    draft.e2e_s = times.get("total_time")
-    draft.init_s = times.get("validation_time")
-    draft.queue_s = times.get("queue_time")
-    inference, per_token = times.get("inference_time"), times.get("time_per_token")
+    draft.e2e_s, draft.init_s, draft.queue_s = total, validation, queue
     if inference and per_token:
         tokens = inference / per_token
         if abs(tokens - round(tokens)) <= _MAX_COUNT_ERROR * max(1.0, tokens / 20):
@@ -105,19 +37,45 @@ def draft_from_span(fields: dict[str, Any]) -> Draft:
     if per_token:
         draft.reported["e2e_tok_s"] = 1 / per_token
     draft.flag("prefill_mixed_in")
-    return draft
 
 
-def _fill_from_headers(draft: Draft, headers: dict[str, int]) -> None:
-    def seconds(name: str) -> float | None:
-        return headers[name] / 1000 if name in headers else None
+def _take_rate(draft: Draft, match: re.Match[str]) -> None:
+    if per_token_ms := int(match["per_token_ms"]):
+        draft.reported["e2e_tok_s"] = 1000 / per_token_ms
 
-    draft.e2e_s = seconds("x-total-time")
-    draft.init_s = seconds("x-validation-time")
-    draft.queue_s = seconds("x-queue-time")
-    draft.prompt_total = headers.get("x-prompt-tokens")
-    draft.output = headers.get("x-generated-tokens")
-    per_token = seconds("x-time-per-token")
-    if per_token:
-        draft.reported["e2e_tok_s"] = 1 / per_token
-    draft.flag("prefill_mixed_in")
+
+def _header(name: str, place: str, **options: Any) -> LineFormat:
+    return LineFormat(f"x-{name}", rf"(?i)\bx-{name}:\s{{0,8}}{place}(?=\s|$)", **options)
+
+
+class TgiParser(TableParser):
+    """One span, one record; headers are gathered until the total time repeats."""
+
+    engine = "tgi"
+    words = ("inference_time", "time_per_token")
+    formats = (
+        _header("compute-time", r"\d{1,15}", opens=("e2e_s",)),
+        _header("compute-characters", r"\d{1,15}", opens=("e2e_s",)),
+        _header("total-time", "{e2e_s:whole_ms}", opens=("e2e_s",)),
+        _header("validation-time", "{init_s:whole_ms}", opens=("init_s",)),
+        _header("queue-time", "{queue_s:whole_ms}", opens=("queue_s",)),
+        _header("inference-time", r"\d{1,15}", joins=True),
+        _header("time-per-token", r"(?P<per_token_ms>\d{1,15})", then=_take_rate),
+        _header("prompt-tokens", "{prompt_total:int}", opens=("prompt_total",)),
+        _header("generated-tokens", "{output:int}", opens=("output",)),
+    )
+
+    def feed(self, line: Line) -> list[Item] | None:
+        """Return the items that a line completes, or None when it is not this engine's."""
+        fields = dict(_FIELD.findall(line.text))
+        if not fields:
+            return super().feed(line)
+        draft = Draft(engine=self.engine)
+        fill_span(draft, fields)
+        draft.see(line)
+        return [draft.build()]
+
+    def finish(self, draft: Draft) -> list[Item]:
+        """Return a response's record, where its headers told a total."""
+        draft.flag("prefill_mixed_in")
+        return [draft.build()] if draft.e2e_s is not None or draft.output is not None else []

@@ -3,75 +3,63 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.numbers import NUMBER, positive, whole
+from twostroke_doctor.parsers.formats import LineFormat
+from twostroke_doctor.parsers.numbers import half_digit, whole
 
-TIME_LINE = re.compile(
-    r"\b(?P<what>load|sample|prompt eval|generation eval|eval|total) time\s{0,40}="
-    rf"\s{{0,40}}(?P<ms>{NUMBER}) ms"
-    rf"(?:\s{{0,40}}/\s{{0,40}}(?P<count>{NUMBER}) (?P<unit>runs|tokens))?"
-    rf"(?:\s{{0,40}}\(\s{{0,40}}(?P<per>{NUMBER}) ms per (?:token|run)"
-    rf"(?:,\s{{0,40}}(?P<rate>{NUMBER}) tokens per second)?)?"
-)
-
-
-class TimeLine(NamedTuple):
-    """One timing line. `seconds` is None where the engine printed zero, nan or worse."""
-
-    what: str
-    seconds: float | None
-    num: int | None
-    unit: str | None
-    ms_text: str
-    rate_text: str | None
+_TIME = r" time~=~(?=[0-9.,]*[1-9])"  # a time above zero follows
+_NO_TIME = r"\beval time~=~(?![0-9.,]*[1-9]){:num} ms"
+_RATE = r"(?:~\(~{:num} ms per (?:token|run)(?:,~{RATE:num} tokens per second)?)?"
+_COUNT = r"(?:~/~{COUNT} (?:runs|tokens))?"
+_PREFILL = rf"\bprompt eval{_TIME}{{prefill_s:ms}} ms{_COUNT}{_RATE}"
+_DECODE = rf"(?<!prompt )\beval{_TIME}{{decode_s:ms}} ms{_COUNT}{_RATE}"
+_TOTAL = rf"\btotal{_TIME}{{e2e_s:ms}} ms"
 
 
-def read_time_line(text: str) -> TimeLine | None:
-    """Return the timing in a line, or None. A count must be followed by its unit to be read."""
-    at = text.find(" time")
-    match = TIME_LINE.search(text, max(at - 15, 0)) if at >= 0 else None  # 15: "generation eval"
-    if match is None:
-        return None
-    what, ms_text, count, unit, _, rate = match.groups()
-    ms = positive(ms_text)
-    seconds = ms / 1000 if ms is not None else None
-    return TimeLine(what, seconds, whole(count), unit, ms_text, rate)
+def timing_formats(
+    before: str, output: str, opens: tuple[str, ...], *, is_closed_by_total: bool
+) -> tuple[LineFormat, ...]:
+    """Return the formats of a timing block.
 
-
-def take_prompt(draft: Draft, time: TimeLine) -> None:
-    """Put a `prompt eval time` line into a draft."""
-    if time.seconds is None:
-        draft.flag("meter_off")
-        return
-    draft.prefill_s, draft.prompt_new = time.seconds, time.num
-    draft.report(
-        "prefill_tok_s", time.rate_text, time.num, time.seconds, time.ms_text, time_unit_s=1e-3
-    )
-
-
-def take_decode(draft: Draft, time: TimeLine, *, runs_follow_first: bool) -> None:
-    """Put an `eval time` line into a draft.
-
-    runs_follow_first: the count is of decode runs, one fewer than the tokens (the library's way);
-    else it is of tokens (the server's).
+    before: pattern in front of each line. output: place of the decode count: the library counts
+    decode runs, one fewer than the tokens, the server tokens. opens: of the prompt line.
     """
-    if time.seconds is None:
-        draft.flag("meter_off")
-        return
-    draft.decode_s = time.seconds
-    if time.num is not None:
-        draft.output = time.num + 1 if runs_follow_first else time.num
-    draft.report(
-        "decode_tok_s", time.rate_text, time.num, time.seconds, time.ms_text, time_unit_s=1e-3
+    prefill = _PREFILL.replace("COUNT", "prompt_new:whole").replace("RATE", "prefill_tok_s")
+    decode = _DECODE.replace("COUNT", output).replace("RATE", "decode_tok_s")
+    done = ("e2e_s",)  # a block whose total was printed is over
+    return (
+        LineFormat("prompt eval time", before + prefill, opens=opens, then=_check_prefill),
+        LineFormat("eval time", before + decode, opens=done, then=_check_decode),
+        LineFormat("eval time", before + _NO_TIME, opens=done, flags=("meter_off",)),
+        LineFormat("total time", before + _TOTAL, closes=is_closed_by_total, then=_replace_partial),
     )
+
+
+def _replace_partial(draft: Draft, match: re.Match[str]) -> None:
+    """Let final timings replace the rates that progress lines said."""
+    if "partial" in draft.flags:
+        draft.flags.remove("partial")
+        rates = match.groupdict()
+        draft.reported = {name: one for name, one in draft.reported.items() if rates.get(name)}
+
+
+def _check_prefill(draft: Draft, match: re.Match[str]) -> None:
+    _replace_partial(draft, match)
+    half_s = half_digit(match["prefill_s"]) / 1000
+    draft.check(match["prefill_tok_s"], whole(match["prompt_new"]), draft.prefill_s, half_s)
+
+
+def _check_decode(draft: Draft, match: re.Match[str]) -> None:
+    _replace_partial(draft, match)
+    half_s = half_digit(match["decode_s"]) / 1000
+    draft.check(match["decode_tok_s"], whole(match["output"]), draft.decode_s, half_s)
 
 
 def settle_meter(draft: Draft) -> bool:
     """Tell whether the meter was off: one zero beside a real time is a cache hit or one token."""
-    off = "meter_off" in draft.flags
-    if off and (draft.prefill_s is not None or draft.decode_s is not None):
+    is_off = "meter_off" in draft.flags
+    if is_off and (draft.prefill_s is not None or draft.decode_s is not None):
         draft.flags.remove("meter_off")
         return False
-    return off
+    return is_off

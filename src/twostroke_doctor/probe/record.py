@@ -15,8 +15,7 @@ from twostroke.record import (
     RequestRecord,
 )
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.llama_server import draft_from_timings, is_timings
-from twostroke_doctor.parsers.ollama import draft_from_reply
+from twostroke_doctor.parsers.json_meters import LLAMA_SERVER, OLLAMA
 from twostroke_doctor.parsers.openai_usage import add_usage
 from twostroke_doctor.probe.plan import PAIR, Step
 from twostroke_doctor.probe.reply import Reply
@@ -78,10 +77,10 @@ def _gaps(reply: Reply) -> InterTokenLatency:
 def _server_side(reply: Reply) -> Draft:
     """Return the server's own figures of the request: counts, load, cached tokens."""
     timings, ollama = reply.final.get("timings"), reply.final.get("ollama")
-    if isinstance(timings, dict) and is_timings(timings):
-        draft = draft_from_timings(timings)
+    if isinstance(timings, dict) and LLAMA_SERVER.fits(timings):
+        draft = LLAMA_SERVER.draft(timings)
     elif isinstance(ollama, dict):
-        draft = draft_from_reply(ollama)
+        draft = OLLAMA.draft(ollama)
         draft.prompt_total = draft.prompt_total or draft.prompt_new
         draft.prompt_new = None  # this engine may count cached tokens
     else:
