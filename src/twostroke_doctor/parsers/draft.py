@@ -74,8 +74,9 @@ class Draft:
         self, printed: str | None, count: float | None, seconds: float | None, half_s: float = 0.0
     ) -> None:
         """Flag a printed rate that is not its count over its time; half_s: half the last digit."""
-        known = printed is not None and count is not None and seconds is not None
-        if known and not rate_agrees(printed, count, seconds, half_s):
+        if printed is None or count is None or seconds is None:
+            return
+        if not rate_agrees(printed, count, seconds, half_s):
             self.flag("meter_inconsistent")
 
     def check_rates(self) -> None:

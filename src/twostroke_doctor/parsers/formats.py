@@ -14,7 +14,7 @@ from dataclasses import fields
 from twostroke_doctor.parsed import FACTS, Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import KINDS, NUMBER, PLAIN
+from twostroke_doctor.parsers.numbers import KINDS, NUMBER, PLAIN, plain
 from twostroke_doctor.parsers.quick import new_fact
 
 Value = float | int | str | bool
@@ -99,9 +99,9 @@ class LineFormat:
             text = texts[at]
             if text is not None and (value := read(text)) is not None:
                 setattr(draft, name, value)
-        for name, at, read in self._rates:
+        for name, at, _ in self._rates:
             text = texts[at]
-            if text is not None and (rate := read(text)):
+            if text is not None and (rate := plain(text)):
                 draft.reported[name] = rate
         if self._flags:
             draft.flag(*self._flags)

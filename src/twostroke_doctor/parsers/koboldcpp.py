@@ -12,7 +12,7 @@ from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import derived_count, positive, half_digit
+from twostroke_doctor.parsers.numbers import derived_count, half_digit, positive
 from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
 
 _PROCESS = r"Process:\s?{prefill_s:positive}s \((?:{:num}ms/T = )?{prefill_tok_s:num}T/s\)"

@@ -38,7 +38,9 @@ _PARAMETERS = (
     r"(?=\s|$)"
 )
 _LOADING = (
-    LineFormat("layers to GPU", "offloaded {layers_offloaded:int}/{layers_total:int} layers to GPU"),
+    LineFormat(
+        "layers to GPU", "offloaded {layers_offloaded:int}/{layers_total:int} layers to GPU"
+    ),
     LineFormat(
         "using device",
         r"using device (?P<device>\S{1,40}) \(.{0,200}?\) - {device_free_bytes:MiB} MiB free",

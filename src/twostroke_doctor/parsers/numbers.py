@@ -137,12 +137,6 @@ def derived_count(seconds: str | None, rate: str | None) -> int | None:
     return count if exact or high - low <= 2 * MAX_DERIVED_ERROR * time_s * per_s else None
 
 
-def _signed_gib(text: str) -> int:
-    """Read a rest of memory: it is negative when the model does not fit."""
-    size_bytes = round(plain(text.removeprefix("-")) * (1 << 30))
-    return -size_bytes if text.startswith("-") else size_bytes
-
-
 def _after_first(text: str) -> int | None:
     """Read a count of decode runs as output tokens: the first token comes from prefill."""
     runs = whole(text)

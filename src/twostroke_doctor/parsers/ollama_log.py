@@ -34,7 +34,9 @@ _PS = (
 def _free_memory(match: re.Match[str]) -> list[Stated]:
     """Return the free memory of each device of a list `3.2 GiB 10.5 GiB`."""
     words = match["sizes"].split()
-    sizes = [size(f"{number} {unit}") for number, unit in zip(words[::2], words[1::2], strict=False)]
+    sizes = [
+        size(f"{number} {unit}") for number, unit in zip(words[::2], words[1::2], strict=False)
+    ]
     return [
         ("memory_available_bytes", one, f"device {at}")
         for at, one in enumerate(known for known in sizes if known is not None)
@@ -97,8 +99,5 @@ LOG_FORMATS = (
         facts=lambda match: [("flash_attention", True, None)],
     ),
     LineFormat("PROCESSOR", r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL"),
-    *(
-        LineFormat(unit, _PS, label="{name}", facts=_gpu_share)
-        for unit in ("% GPU", "% CPU")
-    ),
+    *(LineFormat(unit, _PS, label="{name}", facts=_gpu_share) for unit in ("% GPU", "% CPU")),
 )

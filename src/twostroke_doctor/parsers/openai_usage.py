@@ -5,6 +5,7 @@ A chunk is not a token, and it may hold many or none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from twostroke_doctor.parsers.draft import Draft
@@ -32,7 +33,7 @@ def chunk_kind(chunk: dict[str, Any]) -> str:
     return "content" if delta.get("content") else "empty"
 
 
-def is_usage(usage: dict[str, Any]) -> bool:
+def is_usage(usage: Mapping[str, Any]) -> bool:
     """Tell whether a JSON object is a `usage` with counts."""
     names = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
     return any(json_count(usage.get(name)) is not None for name in names)

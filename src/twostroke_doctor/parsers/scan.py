@@ -159,8 +159,7 @@ class LogScanner:
                 return self._rejoin(line, whole, walk)
         if line.t_s is None and SERVER_MARK in beginning:
             line = line._replace(t_s=unwrap(walk.previous(), 0, None).t_s)
-        items, tried = self._route_line(line)
-        return self._unknown(text, tried) if items is None else items
+        return self._read(line)
 
     def _rejoin(self, line: Line, whole: re.Pattern[str], walk: Walk) -> list[Item] | None:
         """Read a wrapped line with its continuations, joined by a blank or by nothing."""
@@ -178,8 +177,13 @@ class LogScanner:
             if items is not None:
                 walk.consume(len(parts))
                 return items
+        return self._read(line)
+
+    def _read(self, line: Line) -> list[Item] | None:
         items, tried = self._route_line(line)
-        return self._unknown(line.text, tried) if items is None else items
+        if items is None:
+            self._count_unknown(line.text, tried)
+        return items
 
     def _route_line(self, line: Line) -> tuple[list[Item] | None, list[EngineParser]]:
         """Return the items of a line, or None and the parsers that did not know it."""
@@ -200,7 +204,7 @@ class LogScanner:
             match = self._route.search(text, match.end(), MAX_TEXT)
         return None, tried
 
-    def _unknown(self, text: str, tried: list[EngineParser]) -> None:
+    def _count_unknown(self, text: str, tried: list[EngineParser]) -> None:
         """Count a line that told nothing, under the engine whose words it holds."""
         if tried:
             kind = tried[0].engine

@@ -98,7 +98,8 @@ class SglangParser(TableParser):
 def _pairs(text: str, last: str) -> list[tuple[str, str]]:
     """Split on commas; a final pair other than `last` may be cut in its digits: leave it out."""
     parts = text.split(",")[:32]
-    pairs = [match.group(1, 2) for part in parts if (match := _PAIR.match(part)) is not None]
+    found = [match for part in parts if (match := _PAIR.match(part)) is not None]
+    pairs = [(match.group(1), match.group(2)) for match in found]
     ends_open = bool(pairs) and parts[-1].strip().endswith(pairs[-1][1])
     return pairs[:-1] if ends_open and pairs[-1][0] != last else pairs
 

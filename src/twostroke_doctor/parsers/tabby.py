@@ -12,13 +12,14 @@ from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import LineFormat
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import is_cached_rate, half_digit
+from twostroke_doctor.parsers.numbers import half_digit, is_cached_rate
 from twostroke_doctor.parsers.table import TableParser
 
 _METRICS = (
-    r"Metrics(?: \(ID: (?P<id>\w{1,64})\))?:\s{1,8}{output:int} tokens generated in {e2e_s:positive}"
-    r" seconds\s{1,8}\(Queue: {queue_s:num} s, Process: PROCESS ?T/s, Generate: {decode_tok_s:num}"
-    r" T/s, Context: {ctx_end:int} tokens(?:, Draft: {accepted:int} / {drafted:int} tokens accepted)?"
+    r"Metrics(?: \(ID: (?P<id>\w{1,64})\))?:\s{1,8}{output:int} tokens generated in"
+    r" {e2e_s:positive} seconds\s{1,8}\(Queue: {queue_s:num} s, Process: PROCESS ?T/s,"
+    r" Generate: {decode_tok_s:num} T/s, Context: {ctx_end:int} tokens"
+    r"(?:, Draft: {accepted:int} / {drafted:int} tokens accepted)?"
     r"(?:.*?(?P<cut>Not accurate \(truncated\)))?"
 )
 _SPLIT = "{prompt_cached:int} cached tokens and {prompt_new:int} new tokens at {prefill_tok_s:num}"

@@ -11,7 +11,7 @@ import re
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
-from twostroke_doctor.parsers.numbers import NUMBER, positive, half_digit
+from twostroke_doctor.parsers.numbers import NUMBER, half_digit, positive
 from twostroke_doctor.parsers.quick import new_fact
 from twostroke_doctor.parsers.table import TableParser
 
@@ -40,7 +40,8 @@ class TextGenerationWebuiParser(TableParser):
     formats = (
         LineFormat(
             "Output generated in",
-            rf"Output generated in (?=[0-9]){{e2e_s:positive}} seconds \((?P<rate>{NUMBER}) tokens/s,"
+            r"Output generated in (?=[0-9]){e2e_s:positive} seconds"
+            rf" \((?P<rate>{NUMBER}) tokens/s,"
             r" (?P<count>-?\d{1,12}) tokens, context {prompt_total:int}(?:, seed -?\d{1,20})?\)",
             opens=ALWAYS,
             closes=True,
