@@ -140,7 +140,7 @@ def test_x3_a_reader_that_left_before_its_turn_is_never_started() -> None:
     async def main() -> None:
         served = Served()
         stream = OutputStream(served.sim.request(tokens(30), max_tokens=5))
-        served.engine._close(stream)  # it left while the thread was taking in what had arrived
+        served.engine._leave(stream)  # it left while the thread was taking in what had arrived
         served.engine._add(stream)
         assert not served.sim.engine.has_work
         assert served.engine.num_requests == 0

@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from collections.abc import Sequence as Ids
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from twostroke.engine.engine import Engine
+from twostroke.engine.mailbox import Mailbox
 from twostroke.engine.status import EngineStatus
 from twostroke.engine.stream import OutputStream, refuser, settler, waker
 from twostroke.errors import EngineStopped
@@ -38,12 +37,7 @@ class AsyncEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._work = threading.Condition()
-        self._arrivals: deque[OutputStream] = deque()
-        self._commands: deque[Callable[[], RequestOutput | None]] = deque()
-        self._streams: dict[str, OutputStream] = {}  # requests in the engine
-        self._open: set[OutputStream] = set()  # requests handed over and not ended
-        self._is_stopping = False
+        self._mailbox = Mailbox()
         self._fault: BaseException | None = None
         self._progress_s = time.monotonic()
         self._thread = threading.Thread(target=self._loop, name="twostroke-engine", daemon=True)
@@ -54,21 +48,24 @@ class AsyncEngine:
 
     def shutdown(self, timeout_s: float = 10.0) -> None:
         """Stop after the current step; requests in flight get EngineStopped."""
-        with self._work:
-            self._is_stopping = True
-            self._work.notify()
+        self._mailbox.close()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     @property
     def is_alive(self) -> bool:
         """Whether the thread runs and takes work."""
-        return self._thread.is_alive() and not self._is_stopping
+        return self._thread.is_alive() and not self._mailbox.is_closing
 
     @property
     def num_requests(self) -> int:
         """Requests that have been handed over and have not ended."""
-        return len(self._open)
+        return self._mailbox.num_open
+
+    @property
+    def status(self) -> EngineStatus:
+        """The engine's state after its last step or command."""
+        return self._engine.status
 
     def seconds_without_progress(self) -> float:
         """Return how long work has waited since the last finished step; 0 when none waits.
@@ -76,11 +73,6 @@ class AsyncEngine:
         Units: seconds.
         """
         return time.monotonic() - self._progress_s if self.num_requests else 0.0
-
-    @property
-    def status(self) -> EngineStatus:
-        """The engine's state after its last step or command."""
-        return self._engine.status
 
     async def generate(
         self, request: Request, *, on_added: Callable[[], None] | None = None
@@ -90,16 +82,12 @@ class AsyncEngine:
         on_added is called in the caller's loop when the engine has taken the request.
 
         Raises:
-            RequestError, CapacityError: refused at the door, before the first output.
+            RequestError, CapacityError: refused before the first output.
             EngineStopped: the engine has ended.
         """
         stream = OutputStream(request)
-        with self._work:
-            if not self.is_alive:
-                raise self._stopped()
-            self._arrivals.append(stream)
-            self._open.add(stream)
-            self._work.notify()
+        if not self.is_alive or not self._mailbox.hand_over(stream):
+            raise self._stopped()
         output: RequestOutput | None = None
         try:
             await stream.added
@@ -107,42 +95,31 @@ class AsyncEngine:
                 on_added()
             while output is None or output.finish_reason is None:
                 await stream.event.wait()
-                with self._work:
-                    if not stream.is_orphan:
-                        stream.event.clear()
-                    output = stream.take()
+                output = self._mailbox.read(stream)
                 if output is not None:
                     yield output
                 elif stream.is_orphan:
                     raise self._stopped()
         finally:
-            self._close(stream)
+            self._leave(stream)
 
-    def _close(self, stream: OutputStream) -> None:
+    def _leave(self, stream: OutputStream) -> None:
         """Let go of a stream; a request that has not ended is cancelled."""
-        with self._work:
-            stream.is_closed = True
-            if stream in self._arrivals:
-                self._arrivals.remove(stream)
-                self._open.discard(stream)
-            if self._streams.get(stream.request.id) is stream:
-                request_id = stream.request.id
-                self._commands.append(lambda: self._engine.abort(request_id))
-                self._work.notify()
+        self._mailbox.leave(stream, lambda: self._engine.abort(stream.request.id))
 
     def abort(self, request_id: str) -> None:
         """Cancel a request before the next step; its reader gets the final output."""
-        self._send(lambda: self._engine.abort(request_id))
+        self._mailbox.send(lambda: self._engine.abort(request_id))
 
     def stop(self, request_id: str, stop_reason: str | int | None, num_tokens_kept: int) -> None:
         """End a request whose text met a stop string; its reader gets the final output.
 
         Tokens generated since then may precede it in the stream, beyond num_tokens_kept.
         """
-        self._send(lambda: self._engine.stop(request_id, stop_reason, num_tokens_kept))
+        self._mailbox.send(lambda: self._engine.stop(request_id, stop_reason, num_tokens_kept))
 
     async def outlook(
-        self, prompt_token_ids: Ids[int], params: SamplingParams, salt: str = ""
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, salt: str = ""
     ) -> Outlook:
         """Return what a request would meet if it were added now.
 
@@ -161,21 +138,12 @@ class AsyncEngine:
             with contextlib.suppress(RuntimeError):  # the asker's loop is closed
                 loop.call_soon_threadsafe(settle)
 
-        with self._work:
-            if not self.is_alive:
-                raise self._stopped()
-            self._commands.append(command)
-            self._work.notify()
+        if not self.is_alive or not self._mailbox.send(command):
+            raise self._stopped()
         while not (await asyncio.wait([answer], timeout=1.0))[0]:
             if not self.is_alive:
                 raise self._stopped()
         return answer.result()
-
-    def _send(self, command: Callable[[], RequestOutput | None]) -> None:
-        with self._work:
-            if self.is_alive:
-                self._commands.append(command)
-                self._work.notify()
 
     def _stopped(self) -> EngineStopped:
         cause = f" by {type(self._fault).__name__}: {self._fault}" if self._fault else ""
@@ -185,73 +153,50 @@ class AsyncEngine:
 
     def _loop(self) -> None:
         try:
-            while self._take_commands():
+            while self._obey():
                 if self._engine.has_work and self._deliver(self._engine.step()):
                     time.sleep(FIRST_TOKEN_PAUSE_S)
-                self._progress_s = time.monotonic()
+                self._note_progress()
         except BaseException as fault:
             self._fault = fault
         finally:
-            self._close_all()
+            self._end()
 
-    def _take_commands(self) -> bool:
-        """Wait for work, then do what callers asked since the last step; False: stop."""
-        with self._work:
-            while not (
-                self._arrivals or self._commands or self._is_stopping or self._engine.has_work
-            ):
-                self._progress_s = time.monotonic()
-                self._work.wait(IDLE_WAIT_S)
-            if self._is_stopping:
-                return False
-            arrivals, commands = list(self._arrivals), list(self._commands)
-            self._arrivals.clear()
-            self._commands.clear()
-        for stream in arrivals:
+    def _note_progress(self) -> None:
+        self._progress_s = time.monotonic()
+
+    def _obey(self) -> bool:
+        """Wait for work, then take the requests and run the commands of callers; False: end."""
+        taken = self._mailbox.wait(
+            lambda: self._engine.has_work, IDLE_WAIT_S, on_idle=self._note_progress
+        )
+        if taken is None:
+            return False
+        for stream in taken.arrivals:
             self._add(stream)
-        for command in commands:
+        for command in taken.commands:
             output = command()
             if output is not None:
                 self._deliver([output])
         return True
 
     def _add(self, stream: OutputStream) -> None:
+        if not self._mailbox.register(stream):
+            return
         error: Exception | None = None
-        with self._work:
-            if stream.is_closed:
-                self._open.discard(stream)
-                return
-            # Registered before the engine takes it: whoever closes it from now on cancels it.
-            previous = self._streams.setdefault(stream.request.id, stream)
         try:
             self._engine.add(stream.request)
         except Exception as refusal:
             error = refusal
-            with self._work:
-                self._open.discard(stream)
-                if previous is stream:
-                    del self._streams[stream.request.id]
+            self._mailbox.refuse(stream)
         self._call(stream.loop, lambda: stream.settle(error), [stream])
 
     def _deliver(self, outputs: list[RequestOutput]) -> bool:
-        """Leave outputs in their streams; wake the readers that had nothing, once per loop.
+        """Put outputs into their streams; wake readers that had nothing, once per loop.
 
         Returns whether a lone reader gets its first output.
         """
-        woken: dict[asyncio.AbstractEventLoop, list[OutputStream]] = {}
-        has_first = False
-        with self._work:
-            for output in outputs:
-                stream = self._streams.get(output.request_id)
-                if stream is None:
-                    continue
-                if output.finish_reason is not None:
-                    del self._streams[output.request_id]
-                    self._open.discard(stream)
-                has_first |= not stream.has_begun
-                stream.has_begun = True
-                if stream.put(output):
-                    woken.setdefault(stream.loop, []).append(stream)
+        woken, has_first = self._mailbox.deliver(outputs)
         for loop, streams in woken.items():
             self._call(loop, waker(streams), streams)
         return has_first and len(outputs) == 1
@@ -262,24 +207,17 @@ class AsyncEngine:
         callback: Callable[[], None],
         streams: list[OutputStream],
     ) -> None:
-        """Run a callback in a reader's loop; readers whose loop is gone are closed."""
+        """Run a callback in a reader's loop; the requests of a closed loop are cancelled."""
         try:
             loop.call_soon_threadsafe(callback)
         except RuntimeError:
             for stream in streams:
-                self._close(stream)
+                self._leave(stream)
 
-    def _close_all(self) -> None:
-        """Wake everybody with nothing to read, which tells them that the engine has ended."""
-        with self._work:
-            self._is_stopping = True
-            arrivals, streams = list(self._arrivals), list(self._streams.values())
-            self._arrivals.clear()
-            self._streams.clear()
-            self._open.clear()
-            for stream in streams:
-                stream.is_orphan = True
+    def _end(self) -> None:
+        """Refuse requests that were never taken; wake all readers, who find the engine ended."""
+        arrivals, orphans = self._mailbox.orphan_all()
         for stream in arrivals:
             self._call(stream.loop, refuser(stream, self._stopped()), [])
-        for stream in streams:
+        for stream in orphans:
             self._call(stream.loop, stream.event.set, [])
