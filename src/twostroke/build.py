@@ -40,7 +40,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class BuiltEngine:
-    """An engine and what was chosen for it. `config` is resolved: no None is left in it."""
+    """An engine and its parts. `config` is resolved for the model and this machine."""
 
     engine: Engine
     backend: Backend

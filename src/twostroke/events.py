@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from twostroke.dataclass import dataclass
-from twostroke.record import CacheOutcome
+from twostroke.record import CacheOutcome, RequestRecord
 from twostroke.request import FinishReason
 from twostroke.step import StepPlan, StepResult
 
@@ -77,4 +77,16 @@ class Observer(Protocol):
 
     def on_event(self, event: Event) -> None:
         """Take note of one event; must not block."""
+        ...
+
+
+class RequestMeter(Protocol):
+    """Makes one record of each request's events."""
+
+    def on_event(self, event: Event) -> None:
+        """Account for one event."""
+        ...
+
+    def take(self, request_id: str) -> RequestRecord | None:
+        """Return the record of a request that has ended, once."""
         ...

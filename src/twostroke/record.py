@@ -21,11 +21,10 @@ PHASES = ("queue", "load", "init", "cache", "prefill", "stall", "decode", "tail"
 class PhaseTimes:
     """Seconds of one request's wall clock by phase; for our own engine they add up to `e2e_s`.
 
-    queue: waiting to be admitted. load: model load inside the wait. init: template, tokenise,
-    grammar.
-    cache: prefix look-up and copy. prefill, decode: in a step of that phase. stall: runnable, not
-    in the plan.
-    tail: from the last token to the final output. unaccounted: what a foreign log leaves open.
+    queue: waiting for admission. load: loading the model. init: template, tokeniser, grammar.
+    cache: prefix look-up and copy. prefill, decode: in a step of that phase. stall: runnable, but
+    in no step. tail: from the last token to the final output. unaccounted: time that a foreign
+    log does not explain.
     """
 
     queue_s: float | None = None
@@ -74,7 +73,7 @@ class InterTokenLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOutcome:
-    """What the prefix cache did: tokens reused, why no more, and what the miss cost."""
+    """Why the prefix cache did not cover more of a prompt, and the price of that in prefill."""
 
     # first_request, prefix_diverged, ... (docs/laws.md, law 8); None for a full hit
     reason: str | None = None
@@ -95,7 +94,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """Where a record comes from, and what is doubtful about it."""
+    """The source of a record, and flags for values that are doubtful."""
 
     source: str = "engine"  # engine | client | log
     flags: tuple[str, ...] = ()
@@ -146,7 +145,7 @@ class RequestRecord:
     predicted_decode_s: float | None = None
     prefill_error: float | None = None  # predicted / measured - 1; None where either is unknown
     decode_error: float | None = None
-    advice: tuple[str, ...] = ()  # what its own numbers say would have saved most
+    advice: tuple[str, ...] = ()  # the changes that would have saved most, by its own numbers
     cache: CacheOutcome = CacheOutcome()
     speculation: Speculation = Speculation()
     # rates as a foreign engine printed them

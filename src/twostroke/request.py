@@ -134,9 +134,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSpan:
-    """Which prompt tokens one chat message became: [start, end) in tokens, and the hash of its
-    text.
-    """
+    """The prompt tokens [start, end) of one chat message, and the hash of the message's text."""
 
     index: int
     role: str
@@ -146,7 +144,7 @@ class MessageSpan:
 
 
 class TokenMask(Protocol):
-    """Which tokens may come next in one answer, as a grammar has it."""
+    """The tokens that a grammar allows next in one answer."""
 
     def bits(self, output_token_ids: Sequence[int]) -> bytes:
         """Return one bit a token, little-endian 32-bit words; at least one is set.

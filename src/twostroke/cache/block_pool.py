@@ -1,4 +1,4 @@
-"""Which block ids are free, in use, or only remembered. Knows no bytes and no tokens."""
+"""The state of each block id: free, used or cached. Knows no bytes and no tokens."""
 
 from __future__ import annotations
 

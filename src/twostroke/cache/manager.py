@@ -244,7 +244,7 @@ class KVCacheManager:
             self._tree.offer(node)
 
     def copies_done(self) -> None:
-        """Let go of the sources of copies, after the step that made them."""
+        """Release the sources of copies, after the step that made them."""
         for node in self._copy_sources:
             node.stamp = self._tree.tick()
             self._pool.release(node.block)

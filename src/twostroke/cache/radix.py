@@ -81,7 +81,7 @@ class RadixTree:
         return self._clock
 
     def match(self, salt: str, key: bytes) -> tuple[list[Node], Node | None, int]:
-        """Return the whole blocks the key starts with, and the block and count to share in part."""
+        """Return the whole blocks that a key starts with, then a block to copy and the count."""
         node = self._roots.get(salt)
         path: list[Node] = []
         if node is None:
@@ -132,7 +132,7 @@ class RadixTree:
                 self._remove(covered)
 
     def offer(self, node: Node) -> None:
-        """Let a leaf that nobody uses be evicted in its turn."""
+        """Queue a leaf without users for eviction."""
         if node.children or node.parent is None or self._pool.num_users(node.block):
             return
         if len(self._leaves) > 2 * self.num_nodes + 64:
@@ -184,7 +184,7 @@ class RadixTree:
                 yield node
 
     def check_integrity(self) -> None:
-        """Assert order, prefix-freedom, users on whole paths, and that idle leaves can go."""
+        """Assert order, prefix-freedom, users on whole paths, and evictable idle leaves."""
         current = {id(e[2]) for e in self._leaves if self._is_current(e)}
         seen: set[int] = set()
         for node in self.nodes():

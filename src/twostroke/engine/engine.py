@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twostroke.engine.apart import run_apart
 from twostroke.engine.status import EngineStatus
-from twostroke.events import Arrived, Event, Observer, StepDone
+from twostroke.events import Arrived, Event, Observer, RequestMeter, StepDone
 from twostroke.record import RequestRecord
 from twostroke.request import FinishReason, Request, RequestOutput, SamplingParams
 from twostroke.scheduler.outlook import Outlook
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
 WARM_UP_PROMPT = 64
 WARM_UP_OUTPUT = 4
 WARM_UP_IDS = ("warm-up-cold", "warm-up-measured")
-
-
-class RequestMeter(Protocol):
-    """Makes one record of each request's events."""
-
-    def on_event(self, event: Event) -> None:
-        """Account for one event."""
-        ...
-
-    def take(self, request_id: str) -> RequestRecord | None:
-        """Return the record of a request that has ended, once."""
-        ...
 
 
 class Engine:

@@ -1,1 +1,1 @@
-"""Who computes what in the next step: policy, predictor, and the scheduler itself."""
+"""What each step computes: admission, order, memory and budget of the running sequences."""

@@ -8,7 +8,7 @@ from twostroke.errors import ContextTooLong, OutOfBlocks
 from twostroke.request import SamplingParams
 from twostroke.step import BLOCK_SIZE
 
-PRIORITY_STEP_S = 60.0  # one level of priority is worth this much waiting, so that nobody starves
+PRIORITY_STEP_S = 60.0  # waiting that outweighs one level of priority, so that nobody starves
 GROWTH_TOKENS = 256  # promised beyond a prompt without max_tokens (docs/laws.md, law 3)
 MIN_CHUNK = 16  # tokens of a prompt that every step computes at least
 UNKNOWN_CHUNK = 64  # prefill beside streams while no step has been measured
@@ -17,7 +17,7 @@ DECODE_SLACK = 1.25
 
 
 def order_key(priority: int, arrival_s: float) -> float:
-    """Return the place in line, lowest first. Lower priorities are more urgent, as in vLLM."""
+    """Return the order of service, lowest first. Lower priorities are more urgent, as in vLLM."""
     return arrival_s + priority * PRIORITY_STEP_S
 
 

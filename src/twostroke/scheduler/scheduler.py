@@ -17,7 +17,7 @@ from twostroke.cache.manager import KVCacheManager
 from twostroke.cache.radix import token_key
 from twostroke.config import EngineConfig
 from twostroke.errors import CapacityError, RequestError, TwoStrokeError
-from twostroke.events import Event, Finished
+from twostroke.events import Event
 from twostroke.request import FinishReason, Request, SamplingParams
 from twostroke.scheduler.budget import prefill_price_s
 from twostroke.scheduler.memory import SequenceMemory
@@ -27,8 +27,9 @@ from twostroke.scheduler.policy import GROWTH_TOKENS, max_total_tokens, promised
 from twostroke.scheduler.progress import PrefillProgress, Progress, ProgressBoard
 from twostroke.scheduler.queues import Queues
 from twostroke.scheduler.sequence import Sequence
+from twostroke.scheduler.updater import SequenceUpdater
 from twostroke.scheduler.wait import MAX_WAIT_S, MAX_WAITING, WaitLimit
-from twostroke.step import BLOCK_SIZE, Sampled, StepPlan, StepPredictor, StepResult
+from twostroke.step import BLOCK_SIZE, StepPlan, StepPredictor, StepResult
 
 MAX_GAP_SHARE = 0.25  # most of a step's time that is added for the engine's own work before it
 
@@ -71,6 +72,14 @@ class Scheduler:
         )
         self._planner = StepPlanner(
             config, self._queues, self._memory, predictor, clock=clock, events=self._events
+        )
+        self._updater = SequenceUpdater(
+            self._queues,
+            self._memory,
+            self._board,
+            clock=clock,
+            events=self._events,
+            block_bytes=block_bytes,
         )
         self._serial = 0
         self._last_end_s: float | None = None  # of the step before, while there is work
@@ -204,7 +213,7 @@ class Scheduler:
         """End a request from outside, keeping its first output tokens; None if it has ended."""
         sequence = self._queues.get(request_id)
         if sequence is not None:
-            self._finish(sequence, reason, num_tokens_kept)
+            self._updater.finish(sequence, reason, num_tokens_kept)
         return sequence
 
     def take_events(self) -> list[Event]:
@@ -226,7 +235,7 @@ class Scheduler:
         self._cache.copies_done()
         if not is_cold and plan.slices:
             self._predictor.observe(plan, self._turn_s(result))
-        progress = self._after_prefill(plan, result) + self._after_decode(plan, result)
+        progress = self._updater.take(plan, result)
         self._last_end_s = result.end_s if self.has_work else None
         return progress
 
@@ -240,69 +249,6 @@ class Scheduler:
             return step_s
         gap_s = result.start_s - self._last_end_s
         return step_s + min(max(gap_s, 0.0), MAX_GAP_SHARE * step_s)
-
-    def _after_prefill(self, plan: StepPlan, result: StepResult) -> list[Progress]:
-        progress: list[Progress] = []
-        for s in plan.prefill:
-            sequence = self._queues.get(s.request_id)
-            assert sequence is not None
-            sequence.num_computed_tokens = s.end
-            is_done = s.end == sequence.num_tokens
-            self._memory.commit(sequence, with_tail=is_done)
-            if is_done and not sequence.output_token_ids:
-                self._memory.remember_prompt(sequence)
-            self._board.put(sequence)
-            if s.sample is not None:
-                progress.append(self._append(sequence, result.sampled[s.request_id]))
-            elif is_done:
-                self._finish(sequence, FinishReason.LENGTH)
-                progress.append(Progress(sequence, None))
-        return progress
-
-    def _after_decode(self, plan: StepPlan, result: StepResult) -> list[Progress]:
-        progress: list[Progress] = []
-        for s in plan.decode:
-            sequence = self._queues.get(s.request_id)
-            assert sequence is not None
-            sequence.num_computed_tokens = end = s.start + 1
-            if not end % BLOCK_SIZE:
-                self._memory.commit(sequence)
-            progress.append(self._append(sequence, result.sampled[s.request_id]))
-        return progress
-
-    def _append(self, sequence: Sequence, sampled: Sampled) -> Progress:
-        token_id = sampled.token_id
-        sequence.output_token_ids.append(token_id)
-        if token_id in sequence.end_ids:
-            self._finish(sequence, FinishReason.STOP)
-        elif token_id in sequence.stop_ids:
-            self._finish(sequence, FinishReason.STOP)
-            return Progress(sequence, sampled, token_id)
-        elif sequence.num_tokens >= sequence.max_num_tokens:
-            self._finish(sequence, FinishReason.LENGTH)
-        return Progress(sequence, sampled)
-
-    def _finish(
-        self, sequence: Sequence, reason: FinishReason, num_tokens_kept: int | None = None
-    ) -> None:
-        is_trusted = reason is not FinishReason.ERROR
-        num_blocks = self._memory.release(sequence, is_trusted=is_trusted)
-        self._queues.finish(sequence)
-        self._board.drop(sequence.id)
-        if num_tokens_kept is not None:
-            del sequence.output_token_ids[num_tokens_kept:]
-        sequence.finish_reason = reason
-        kv_bytes = num_blocks * self._block_bytes if self._block_bytes is not None else None
-        self._events.append(
-            Finished(
-                sequence.id,
-                self._clock(),
-                reason,
-                sequence.num_tokens,
-                kv_bytes,
-                sequence.num_output_tokens,
-            )
-        )
 
 
 def _checked_key(token_ids: Ids[int]) -> bytes:
