@@ -48,9 +48,7 @@ CODES = MappingProxyType(
             "the prompt is computed on a CPU at little more than decode speed", "prefill", 0.2
         ),
         "INTERFERENCE": Code("other requests' prefill holds this decode up", None, 0.2),
-        "DECODE": Code(
-            "tokens are generated one by one; the cause of their time is not proven", "decode", 0.2
-        ),
+        "DECODE": Code("tokens are generated one by one; no cause is proven", "decode", 0.2),
         "DECODE_BW": Code("decode runs at the memory bandwidth", "decode", 0.2),
         "DECODE_KV": Code("reading the KV cache dominates decode", "decode", 0.1),
         "OFFLOAD": Code("part of the model runs on the CPU"),
