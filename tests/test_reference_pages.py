@@ -10,8 +10,8 @@ import pytest
 from twostroke.planner.memory import kv_bytes
 from twostroke.predict import fit, speed_learner
 from twostroke.predict.devices import find_device
+from twostroke.predict.formulas import prefill_flop, split_by_rates
 from twostroke.predict.kv import KvFormat
-from twostroke.predict.predictor import prefill_flop, split_by_rates
 from twostroke.predict.shape import LayerShape, ModelShape
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, PHASES
 from twostroke.scheduler.policy import GROWTH_TOKENS, MIN_CHUNK, UNKNOWN_CHUNK

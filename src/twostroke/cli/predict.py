@@ -28,8 +28,8 @@ from twostroke.planner.memory import Rules
 from twostroke.planner.models import PlannedModel, ShapeFlags
 from twostroke.planner.plan import Plan, make_ask, make_plan
 from twostroke.planner.target import Target
+from twostroke.predict.formulas import split_by_rates
 from twostroke.predict.kv import KvFormat, kv_format
-from twostroke.predict.predictor import split_by_rates
 
 _FLAG = typer.Option
 

@@ -229,12 +229,6 @@ class CostModel:
         return self.step_parts(plan).total
 
 
-def experts_touched(num_experts: int, per_token: int, num_tokens: float) -> float:
-    """Return the expected experts that so many tokens touch: E * (1 - (1 - k/E)^B)."""
-    untouched = float((1.0 - per_token / num_experts) ** num_tokens)
-    return num_experts * (1.0 - untouched)
-
-
 def _span(s: Slice) -> Span:
     n = len(s.token_ids)
     return Span(s.start, s.start + n, n - 1 if s.score else int(s.sample is not None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twostroke.advice import arithmetic
+from twostroke.predict.formulas import prefill_flop
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.runs import Run, has_decode_rate
@@ -91,12 +92,11 @@ def prefill_use(e: Evidence) -> PrefillUse | None:
     if not timed or params is None or given.flops is None:
         return _own_prefill_use(timed)
     flop = sum(
-        arithmetic.prefill_flop(
+        prefill_flop(
             params,
+            given.attention_width,
             r.prompt.new if r.prompt.new is not None else r.prompt.total or 0,
             r.prompt.cached or 0,
-            layers=1,  # the width is that of all layers together
-            width=given.attention_width,
         )
         for r in timed
     )
