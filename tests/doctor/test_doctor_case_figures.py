@@ -6,9 +6,9 @@ import pytest
 
 from tests.doctor import doctor_logs as log
 from tests.doctor.public_cases import CASES, by_name, findings, read
-from twostroke.predict.formulas import prefill_flop
 from twostroke.advice import arithmetic
 from twostroke.predict.devices import DEVICES
+from twostroke.predict.formulas import prefill_flop
 from twostroke_doctor.diagnose import diagnose
 from twostroke_doctor.given import make_given
 
