@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -40,6 +41,23 @@ def numbers(text: str) -> list[float]:
 
 def test_the_phases_of_a_record_are_those_of_law_2() -> None:
     assert tuple(name for name, _ in rows("laws.md", "phase")) == PHASES
+
+
+def reasons_of(path: str) -> set[str]:
+    """Return the reasons of a cache miss in a module: arguments `reason`, and returned strings."""
+    source = (DOCS.parent / "src" / "twostroke" / path).read_text(encoding="utf-8")
+    places: list[ast.AST] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "reason":
+            places.append(node)
+        elif isinstance(node, ast.FunctionDef) and node.name.startswith("_reason"):
+            places.extend(n for n in ast.walk(node) if isinstance(n, ast.Return))
+    return {c.value for p in places for c in ast.walk(p) if isinstance(c, ast.Constant)}
+
+
+def test_law_8_lists_the_reasons_of_a_cache_miss() -> None:
+    listed = {cell.strip("`") for cell, _ in rows("laws.md", "reason") if cell.startswith("`")}
+    assert listed == reasons_of("cache/explain.py") | reasons_of("scheduler/memory.py")
 
 
 def test_law_3_and_law_5_have_the_schedulers_constants() -> None:
