@@ -1,7 +1,7 @@
 """The exception tree: every error that a user of the program can meet.
 
 TwoStrokeError
-├── ConfigError                 a setting that cannot be
+├── ConfigError                 a setting that cannot be honoured
 ├── ModelError
 │   ├── ModelNotFound           no such name, file or revision
 │   ├── DownloadError           the network or its checksum failed
@@ -12,7 +12,7 @@ TwoStrokeError
 │   ├── InvalidSampling         a sampling parameter out of range
 │   └── ContextTooLong          prompt and output do not fit the context
 ├── CapacityError
-│   ├── QueueFull               too much waits already: try again later
+│   ├── QueueFull               too many requests wait already: try again later
 │   └── OutOfBlocks             can never fit the KV cache
 ├── KernelError
 │   ├── ShapeError              a tensor of the wrong shape
@@ -82,7 +82,7 @@ class ModelNotFound(ModelError):
 
 
 class DownloadError(ModelError):
-    """A download failed, or what arrived is not what was asked for."""
+    """A download failed, or the file that arrived is not the published one."""
 
     http_status = 502
     code = "download_error"
@@ -129,14 +129,14 @@ class ContextTooLong(RequestError):
 
 
 class CapacityError(TwoStrokeError):
-    """The machine cannot take this now, or ever."""
+    """The machine cannot take this request now, or ever."""
 
     http_status = 503
     code = "capacity"
 
 
 class QueueFull(CapacityError):
-    """Too much waits already. `retry_after_s` says when to come back."""
+    """Too many requests wait already. Units: retry_after_s, the seconds to wait before a retry."""
 
     http_status = 429
     code = "queue_full"
@@ -156,14 +156,14 @@ class QueueFull(CapacityError):
 
 
 class OutOfBlocks(CapacityError):
-    """More KV cache than the whole pool holds: this can never run as asked."""
+    """A request that needs more KV cache than there is: it can never run."""
 
     http_status = 413
     code = "out_of_kv_memory"
 
 
 class KernelError(TwoStrokeError):
-    """The native library was asked for something that it cannot do."""
+    """The native library cannot do this operation."""
 
     code = "kernel_error"
 

@@ -1,3 +1,5 @@
+"""GGUF files on disk: tensors, fingerprints, shards, and unreadable files."""
+
 from __future__ import annotations
 
 import os
@@ -163,7 +165,7 @@ def test_unsplit_names_are_one_path() -> None:
     assert shard_paths(Path("a/model.gguf")) == (Path("a/model.gguf"),)
 
 
-def test_what_is_no_readable_file_gets_one_clear_sentence(tmp_path: Path) -> None:
+def test_an_unreadable_path_gets_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").touch()
     (tmp_path / "text.gguf").write_text("hello world, not a model at all")
     os.mkfifo(tmp_path / "pipe.gguf")
@@ -184,7 +186,7 @@ def test_what_is_no_readable_file_gets_one_clear_sentence(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_an_unreadable_file_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_gives_the_reason(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", {"w": np.zeros(8, np.float32)})
     path.chmod(0)
     with pytest.raises(ModelError, match="Permission denied"):

@@ -42,7 +42,7 @@ def test_the_first_bytes_of_a_remote_file_parse_against_the_real_size() -> None:
     assert "outside the file" in refusal(first)
 
 
-def test_every_truncation_of_the_header_says_how_much_is_needed() -> None:
+def test_every_truncation_of_the_header_gives_the_bytes_needed() -> None:
     whole = file_bytes(
         [key("a", STRING, text("value")), key("v", ARRAY, u32(STRING) + u64(1) + text("token"))],
         [tensor("w", (8,))],
@@ -81,7 +81,7 @@ def test_other_files_are_refused_by_their_first_bytes() -> None:
         (file_bytes([key("general.alignment", F32, struct.pack("<f", 32))]), "usable alignment"),
     ],
 )
-def test_a_broken_header_is_refused_and_the_culprit_named(data: bytes, words: str) -> None:
+def test_a_broken_header_is_refused_and_the_broken_part_named(data: bytes, words: str) -> None:
     assert words in refusal(data)
 
 

@@ -1,3 +1,5 @@
+"""Every decoded tensor type equals the `gguf` package bit for bit."""
+
 from __future__ import annotations
 
 import gguf

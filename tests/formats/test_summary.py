@@ -1,3 +1,5 @@
+"""Facts of a GGUF header for `show`; unknown is None."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -30,7 +30,7 @@ def test_a_hub_model_is_fetched_verified_and_stored_in_the_shared_layout(
     assert seen[-1] == ("m-Q4_K_M.gguf", len(SMALL), len(SMALL))
 
 
-def test_the_hubs_own_library_finds_what_we_stored(hub: FakeHub, tmp_path: Path) -> None:
+def test_the_hubs_own_library_finds_our_files(hub: FakeHub, tmp_path: Path) -> None:
     from huggingface_hub import try_to_load_from_cache
 
     files = resolve("hf:org/model")
@@ -38,7 +38,9 @@ def test_the_hubs_own_library_finds_what_we_stored(hub: FakeHub, tmp_path: Path)
     assert found == str(files.path)
 
 
-def test_what_is_present_needs_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_on_this_machine_needs_no_network(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = resolve("hf:org/model:Q8_0")
     use_no_network(monkeypatch)
     assert resolve("hf:org/model:Q8_0") == first
@@ -56,12 +58,12 @@ def test_all_shards_of_a_split_model_are_fetched(hub: FakeHub) -> None:
     assert files.sha256 is None
 
 
-def test_a_missing_quantisation_lists_what_there_is(hub: FakeHub) -> None:
+def test_a_missing_quantisation_lists_the_files_that_exist(hub: FakeHub) -> None:
     with pytest.raises(ModelNotFound, match=r"hf:org/model/m-Q8_0\.gguf"):
         resolve("hf:org/model:Q3_K_S")
 
 
-def test_a_cut_download_goes_on_where_it_stopped(hub: FakeHub) -> None:
+def test_a_cut_download_is_continued(hub: FakeHub) -> None:
     hub.cut_first_download_at = 5000
     with pytest.raises(DownloadError, match="goes on where it stopped"):
         resolve("hf:org/model")
@@ -175,7 +177,7 @@ def test_offline_mode_forbids_the_network(hub: FakeHub, monkeypatch: pytest.Monk
     assert hub.requests == []
 
 
-def test_a_full_disk_is_said_before_the_download(
+def test_a_full_disk_is_refused_before_the_download(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = hf_download.shutil.disk_usage(".")

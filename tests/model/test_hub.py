@@ -28,7 +28,7 @@ def test_a_bare_file_name_here_is_a_path(tmp_path: Path, monkeypatch: pytest.Mon
     assert resolve("weights").path == Path("weights")
 
 
-def test_wrong_paths_say_what_is_near(tmp_path: Path) -> None:
+def test_a_wrong_path_suggests_files_of_like_names(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(SMALL)
     with pytest.raises(ModelNotFound, match=r"Did you mean .*model\.gguf"):
         resolve(str(tmp_path / "modle.gguf"))
@@ -43,6 +43,6 @@ def test_a_misspelt_short_name_suggests_the_right_one() -> None:
         resolve("SmolLM2-135m")
 
 
-def test_a_model_that_is_not_here_says_how_to_fetch_it() -> None:
+def test_a_missing_model_names_the_command_that_fetches_it() -> None:
     with pytest.raises(ModelNotFound, match=r"twostroke pull smollm2:135m"):
         resolve("smollm2:135m", download=False)

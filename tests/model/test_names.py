@@ -1,3 +1,5 @@
+"""Names that a user types for a model, hostile ones included, and the files that they choose."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -81,7 +83,7 @@ def test_hostile_and_malformed_names_are_refused(name: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_an_unknown_short_name_says_what_to_type() -> None:
+def test_an_unknown_short_name_lists_the_names_to_type() -> None:
     with pytest.raises(ModelNotFound, match=r"smollm2:135m, hf:owner/repo"):
         parse_name("gpt-4")
 
@@ -126,7 +128,7 @@ def test_a_missing_shard_is_named() -> None:
         choose([first], HubName("a", "b", file=first))
 
 
-def test_what_there_is_is_listed_as_names_to_type() -> None:
+def test_existing_files_are_listed_as_names_to_type() -> None:
     with pytest.raises(ModelNotFound, match=r"no file for Q2_K.*hf:a/b/m-Q8_0\.gguf@v2"):
         choose(FILES, HubName("a", "b", quant="Q2_K", revision="v2"))
     with pytest.raises(ModelNotFound, match=r"several files for Q4_K_M.*hf:a/b/x-Q4_K_M\.gguf"):

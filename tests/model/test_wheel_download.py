@@ -99,7 +99,7 @@ def test_pip_that_finds_nothing_is_one_sentence(index: Path) -> None:
     assert "\n" not in message
 
 
-def test_an_environment_without_pip_says_how_to_get_it(
+def test_an_environment_without_pip_names_the_remedy(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(

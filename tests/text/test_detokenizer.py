@@ -1,3 +1,5 @@
+"""Ids to text, one at a time: the same text however the ids are chunked."""
+
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings

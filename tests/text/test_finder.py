@@ -1,3 +1,5 @@
+"""Tokens found in text, leftmost first, of those the longest."""
+
 from __future__ import annotations
 
 import time

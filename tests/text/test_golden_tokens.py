@@ -52,7 +52,7 @@ def _check_round_trip(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode(ids) == entry["text"], entry["name"]
 
 
-def test_the_corpus_covers_what_it_should() -> None:
+def test_the_corpus_covers_many_languages_and_hard_cases() -> None:
     names = {entry["name"] for entry in CORPUS["plain"]}
     assert len(names) == len(CORPUS["plain"]) >= 60
     assert {"russian", "polish", "vietnamese", "korean", "chinese", "digits_long", "empty"} <= names

@@ -58,7 +58,7 @@ def test_every_way_through_a_schema_is_valid(
     assert len(found["l"]) <= 3 and all(isinstance(v, bool) for v in found["l"])
 
 
-def test_a_mask_is_the_same_when_asked_again(compiler: GrammarCompiler) -> None:
+def test_a_mask_computed_twice_is_the_same(compiler: GrammarCompiler) -> None:
     grammar = compiler.json_object()
     first = grammar.bits([])
     assert grammar.bits([]) == first

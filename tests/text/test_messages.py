@@ -37,7 +37,7 @@ def _user(text: str) -> list[dict[str, Any]]:
         ([{"role": "user", "content": "x"}] * 10_001, "10000"),
     ],
 )
-def test_messages_that_are_none_are_refused(messages: Any, said: str) -> None:
+def test_messages_of_the_wrong_shape_are_refused(messages: Any, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         _template(PLAIN).render(messages)
 

@@ -1,3 +1,5 @@
+"""Every pre-tokeniser cuts as its family was trained; unknown names are refused."""
+
 from __future__ import annotations
 
 import time
@@ -58,7 +60,7 @@ def test_an_unknown_name_is_refused_and_named() -> None:
 
 
 @pytest.mark.parametrize("name", [None, "default"])
-def test_a_missing_name_is_said_loudly(name: str | None) -> None:
+def test_a_missing_name_gives_a_warning(name: str | None) -> None:
     rule, warnings = find_pre_tokenizer(name)
     assert rule is PRE_TOKENIZERS["gpt-2"]
     assert "WRONG" in warnings[0]

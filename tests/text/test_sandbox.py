@@ -43,7 +43,7 @@ def _render(source: str, **variables: Any) -> str:
         ("{{ [{'r': 1}, {}] | selectattr('r') | list | length }}", "1"),
     ],
 )  # fmt: skip
-def test_what_published_templates_use_works(source: str, text: str) -> None:
+def test_the_features_that_published_templates_use_work(source: str, text: str) -> None:
     assert _render(source) == text
 
 
@@ -120,11 +120,11 @@ def test_the_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         _render("{% for i in range(1001) %}x{% endfor %}")
 
 
-def test_raise_exception_carries_the_templates_message() -> None:
+def test_raise_exception_carries_the_message_of_the_template() -> None:
     with pytest.raises(RaisedByTemplate, match="only user and assistant"):
         _render("{{ raise_exception('only user and assistant') }}")
 
 
-def test_the_strings_a_template_spells_are_known() -> None:
+def test_the_string_literals_of_a_template_are_returned() -> None:
     _, literals = Sandbox().compile_source("{% if '</think>' in x %}{{ 'a' ~ y['b'] }}{% endif %}c")
     assert {"</think>", "a", "b"} <= literals

@@ -1,3 +1,5 @@
+"""Merges derived from scores, and the cache that keeps them."""
+
 from __future__ import annotations
 
 import os

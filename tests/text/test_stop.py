@@ -1,3 +1,5 @@
+"""Stop strings in streamed text: the rule, whatever the chunks, in linear time."""
+
 from __future__ import annotations
 
 import time

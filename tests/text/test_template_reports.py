@@ -75,7 +75,7 @@ def test_z4_an_unknown_pre_tokeniser_is_refused_and_named(
 
 
 @pytest.mark.weights
-def test_z4_a_missing_pre_tokeniser_is_said_loudly(metadata: dict[str, Any]) -> None:
+def test_z4_a_missing_pre_tokeniser_gives_a_warning(metadata: dict[str, Any]) -> None:
     without = {key: value for key, value in metadata.items() if key != "tokenizer.ggml.pre"}
     for changed in (without, {**metadata, "tokenizer.ggml.pre": "default"}):
         assert "WRONG" in Tokenizer.from_gguf(changed).warnings[0]

@@ -1,3 +1,5 @@
+"""Text to ids and back; user text never becomes a control token."""
+
 from __future__ import annotations
 
 import threading
@@ -71,7 +73,7 @@ def test_cuts_are_the_first_tokens_at_or_after_a_character(tokenizer: Tokenizer)
     assert cuts == [0, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_bos_and_eos_are_added_as_the_file_says() -> None:
+def test_bos_and_eos_are_added_where_the_file_has_them() -> None:
     flags: dict[str, Any] = {"bos_token_id": 262, "add_bos_token": True, "add_eos_token": True}
     tokenizer = Tokenizer.from_gguf(byte_level(**flags))
     ids = tokenizer.encode("h", add_special=True)
@@ -111,7 +113,7 @@ def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
         tokenizer.encode("a\ud83d")
 
 
-def test_the_tokenizer_names_what_a_file_has_wrong() -> None:
+def test_a_broken_vocabulary_is_refused_and_the_key_named() -> None:
     twice = byte_level()
     twice[PREFIX + "tokens"] = [*twice[PREFIX + "tokens"][:-1], "!"]  # type: ignore[index]
     with pytest.raises(CorruptCheckpoint, match="twice"):

@@ -32,7 +32,7 @@ CALL = {"name": "weather", "arguments": {"city": "Rome"}}
         ("{{ messages }}", (), STATED),
     ],
 )
-def test_the_template_says_which_form_its_model_learnt(
+def test_the_template_shows_the_form_that_its_model_learnt(
     source: str, control: tuple[str, ...], form: object
 ) -> None:
     assert tool_format(source, frozenset(control)) is form

@@ -37,7 +37,7 @@ def split(text: str, step: int = 1, form: ToolFormat = HERMES) -> tuple[str, lis
 
 
 @given(st.integers(1, 40))
-def test_calls_are_read_whatever_the_chunks(step: int) -> None:
+def test_calls_are_read_however_the_text_is_chunked(step: int) -> None:
     text = f"a<b \n<tool_call>\n{CALL}\n</tool_call>\nmid <tool_call>[{CALL},{CALL}]</tool_call>end"
     shown, calls = split(text, step)
     assert shown == "a<bmidend", "blanks beside a call go with it"
@@ -46,7 +46,7 @@ def test_calls_are_read_whatever_the_chunks(step: int) -> None:
 
 
 @given(st.text(alphabet=" \n<a>tool_call/", max_size=60), st.integers(1, 7))
-def test_text_without_a_call_comes_out_as_it_went_in(text: str, step: int) -> None:
+def test_text_without_a_call_comes_out_unchanged(text: str, step: int) -> None:
     assert split(text, step) == (text, [])
 
 

@@ -1,3 +1,5 @@
+"""Tokens and their roles as read from a GGUF file; broken vocabularies are refused."""
+
 from __future__ import annotations
 
 import pytest

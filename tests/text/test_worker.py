@@ -29,7 +29,7 @@ def workers(tokenizer: Tokenizer) -> Iterator[TemplateWorkers]:
     made.close()
 
 
-def test_a_worker_renders_what_the_template_renders(
+def test_a_worker_renders_as_the_template_does(
     workers: TemplateWorkers, tokenizer: Tokenizer
 ) -> None:
     long = [

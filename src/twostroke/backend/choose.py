@@ -24,10 +24,10 @@ class Backend(Protocol):
     def packed_bytes(self) -> Mapping[str, int] | None: ...
 
     def probe(self) -> Callable[[], tuple[float, float]]:
-        """Return what measures the machine's speed right now: operations and bytes per second.
+        """Return a function that measures this machine now: operations and bytes per second.
 
         Raises:
-            ConfigError: a backend that measures none.
+            ConfigError: this backend measures no speed.
         """
         ...
 
@@ -37,10 +37,10 @@ class Backend(Protocol):
 
 
 def choose_backend(model: LoadedModel, config: EngineConfig, *, calibrate: bool = False) -> Backend:
-    """Return the backend that the config names.
+    """Return the backend that the config names; `auto` is the native one.
 
     Raises:
-        ConfigError, UnsupportedCPU: a backend or kernel set that is not here.
+        ConfigError, UnsupportedCPU: a backend or kernel set that this build or CPU lacks.
         UnsupportedModel: a matrix that the kernels cannot take.
         CapacityError: the repacked weights do not fit into memory.
     """

@@ -1,7 +1,6 @@
 """The definition of correct: every op in NumPy float32, run as it is called. Slow and plain.
 
-Weights are dequantised exactly, activations stay float32; only K and V are rounded, to the cache
-type asked for.
+Weights are dequantised exactly, activations stay float32; only K and V are rounded, to the KV type.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _ROUNDING: dict[KvType | None, Callable[[Floats], Floats]] = {
 
 
 class ReferenceCache:
-    """K and V of every slot as float32, rounded to the cache type when stored.
+    """K and V of every slot as float32, rounded to the KV type when stored.
 
     Shapes: keys, values [L, blocks * P, K, D]
     """
@@ -83,7 +82,7 @@ class ReferenceCache:
         self.round = _ROUNDING[kv_type]
 
     def zero(self, block: int) -> None:
-        """Clear a block that was just allotted."""
+        """Clear a block that was just allocated."""
         slots = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         self.keys[:, slots] = 0
         self.values[:, slots] = 0
@@ -113,7 +112,7 @@ class ReferenceOps:
         return self._weight(table)[token_ids] * np.float32(scale)
 
     def rms_norm(self, x: Floats, weight: Weight, *, eps: float) -> Floats:
-        """Divide by the root of the mean square, times the weight."""
+        """Divide by the root of the mean square and multiply by the weight."""
         mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
         return x / np.sqrt(mean_square + np.float32(eps)) * self._weight(weight)
 

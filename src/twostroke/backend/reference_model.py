@@ -1,4 +1,4 @@
-"""The reference ops as a model with its cache, and as a backend: slow, for tests and for proof."""
+"""The reference ops as a model with its cache, and as a backend: slow; tests compare with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from twostroke.step import SampleSpec
 class ReferenceModel:
     """Implements `arrays.CachedModel` on NumPy.
 
-    kv_type None keeps K and V in float32: the setting that goldens are compared with.
+    kv_type: None keeps K and V in float32, as goldens are.
     """
 
     def __init__(

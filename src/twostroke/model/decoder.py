@@ -1,7 +1,6 @@
-"""The forward pass, once, for prefill and decode alike: it takes everything it reads and reads top
-to bottom.
+"""The forward pass, one for prefill and decode, from top to bottom; all its inputs are arguments.
 
-Which phase a call serves is decided by the batch alone; what the words mean is decided by `ops`.
+The batch alone decides which phase a call serves; `ops` decides how each operation is run.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def attention_block(
 def mlp_block(
     ops: Ops[Tensor, Index, Seqs, Cache], config: ModelConfig, layer: LayerWeights, x: Tensor
 ) -> Tensor:
-    """Think: norm, gate and up, gated activation, down, add."""
+    """Transform each row: norm, gate and up, gated activation, down, add."""
     h = ops.rms_norm(x, layer.ffn_norm, eps=config.norm_eps)
     gate, up = ops.project(h, (layer.gate, layer.up), (None, None))
     (h,) = ops.project(ops.gated(gate, up, activation=config.activation), (layer.down,), (None,))

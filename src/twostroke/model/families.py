@@ -1,4 +1,4 @@
-"""The model families that this version runs: one row each, what sets it apart from llama's decoder.
+"""The model families that this version runs: one row each, with its differences from llama.
 
 A family that the forward pass can already express is one more row. One that needs a new op, or a
 new field of ModelConfig, gets that first.

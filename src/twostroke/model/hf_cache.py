@@ -1,7 +1,7 @@
 """The Hugging Face cache folder as it lies on disk: no network, no library of the hub.
 
 models--OWNER--REPO/ holds refs/REVISION (a commit), snapshots/COMMIT/FILE (a link) and blobs/SHA256
-(the bytes): the layout that other tools share, so that each finds what the other fetched.
+(the bytes): the layout that other tools share, so that each finds the other's files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RepoFolder:
         return self.path / "snapshots" / commit
 
     def blob(self, sha256: str) -> Path:
-        """Return where the bytes of a file lie."""
+        """Return the path of a file's bytes."""
         return self.path / "blobs" / sha256
 
     def files(self, commit: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Fetch GGUF files from the Hugging Face hub: listed, resumed, verified, put in the shared cache.
 
 The hub's library lists the repository and moves the bytes (token, proxy and retries are its). It
-neither keeps a partial file between runs nor checks what arrived against the published SHA-256, so
+neither keeps a partial file between runs nor checks the bytes against the published SHA-256, so
 both are done here.
 """
 
@@ -39,10 +39,10 @@ class RemoteFile:
 
 
 def fetch(name: HubName, environ: Mapping[str, str], progress: Progress) -> list[Path]:
-    """Fetch what a hub name means, all shards, and return their paths, first shard first.
+    """Fetch the files of a hub name, all shards, and return their paths, first shard first.
 
     Raises:
-        ModelNotFound: no such repository, revision or file, or several fit; lists what there is.
+        ModelNotFound: no such repository, revision or file, or several fit; lists the names.
         DownloadError: no network, no permission, no room, or bytes that are not those published.
     """
     if is_offline(environ):
@@ -107,7 +107,7 @@ def _fetch_file(
 
 
 def _fetch_blob(url: str, blob: Path, remote: RemoteFile, progress: Progress) -> None:
-    """Bring a blob into place; what a broken attempt left is continued, never trusted."""
+    """Bring a blob into place; a partial file is continued, and verified as a whole."""
     partial = blob.with_name(f"{blob.name}.twostroke-partial")
     with partial.open("a+b") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)  # a second pull of the same file waits here
@@ -156,7 +156,7 @@ def _transfer(url: str, file: _Watched, remote: RemoteFile, done: int) -> None:
 
 
 class _Watched:
-    """A file that reports what is written to it, and refuses more bytes than were announced."""
+    """A file that reports its progress, and refuses more bytes than were announced."""
 
     def __init__(
         self, file: io.BufferedRandom, remote: RemoteFile, progress: Progress, done: int
@@ -211,7 +211,7 @@ def _endpoint(environ: Mapping[str, str]) -> str:
 
 @contextmanager
 def _one_sentence(name: HubName) -> Iterator[None]:
-    """Turn what the hub's library raises into one sentence of ours."""
+    """Turn each error of the hub's library into one of ours, in one sentence."""
     from huggingface_hub import errors
 
     # The library changed its HTTP client between versions; this base is that client's root error.

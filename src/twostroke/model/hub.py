@@ -46,7 +46,7 @@ def resolve(name: str, *, download: bool = True, progress: Progress | None = Non
 
     Raises:
         ModelNotFound: no such model, or it is not here and `download` is False.
-        DownloadError: it could not be fetched, or is not what was published.
+        DownloadError: it could not be fetched, or is not the published file.
         ModelError: a path that is no file.
     """
     parsed = _parse_or_suggest(name)

@@ -1,6 +1,6 @@
 """A model file, opened: its shape, its weights in place, its tokenizer and chat template.
 
-Sole place that turns a model's name into something that can run; knows no backend and no engine.
+The only place that turns a model's name into an opened model; knows no backend and no engine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LoadedModel:
 
     @property
     def end_token_ids(self) -> frozenset[int]:
-        """Ids that end an answer: the union of all sources."""
+        """Ids that end an answer: those of the metadata and the well-known ones."""
         return self.tokenizer.end_ids
 
     @cached_property
@@ -51,13 +51,13 @@ class LoadedModel:
         """The model's own chat template.
 
         Raises:
-            TemplateError: the file brings none.
+            TemplateError: the file has none.
         """
         return ChatTemplate.from_gguf(self.file.metadata, self.tokenizer)
 
     @property
     def has_template(self) -> bool:
-        """Whether chat messages can be taken."""
+        """Whether the model takes chat messages."""
         try:
             return bool(self.template)
         except TemplateError:
@@ -67,21 +67,20 @@ class LoadedModel:
         """Render messages up to the point where the model speaks.
 
         Raises:
-            TemplateError: no template, or it refused. RequestError: messages of the wrong shape.
+            TemplateError: there is no template, or it refused.
+            RequestError: messages of the wrong shape.
         """
         return self.template.render(messages, **variables)
 
     def encode_rendered(
         self, rendered: Rendered
     ) -> tuple[tuple[int, ...], tuple[MessageSpan, ...]]:
-        """Return a rendered prompt's ids, and which of them each message became."""
+        """Return a rendered prompt's ids, and the span of them that each message became."""
         ids, spans = encode_chat(self.tokenizer, rendered)
         return tuple(ids), spans
 
     def encode_after(self, rendered: Rendered, position: int) -> tuple[int, ...]:
-        """Return the ids of a rendered prompt from a character position on, as a text of its
-        own.
-        """
+        """Return the ids of the part of a rendered prompt from a character position on."""
         rest, at = [], 0
         for segment in rendered.segments:
             end = at + len(segment.text)
@@ -96,7 +95,8 @@ def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
     """Find a model by name, fetching it if needed, and open it.
 
     Raises:
-        ModelError: not found, broken or not supported. CapacityError: larger than the memory.
+        ModelError: the model is not found, broken or not supported.
+        CapacityError: its weights are larger than the free memory.
     """
     start = time.monotonic()
     files = resolve(name, progress=progress)

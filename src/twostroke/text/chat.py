@@ -1,6 +1,6 @@
 """Chat messages to a prompt, by the template that the model brings.
 
-What a user wrote never becomes a control token: see provenance.py. Knows nothing of engines.
+User text never becomes a control token: see provenance.py. Knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class ChatTemplate:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate:
-        """Return the template that a GGUF file brings.
+        """Return the template of a GGUF file.
 
         Raises:
-            TemplateError: it brings none.
+            TemplateError: the file has none.
         """
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str) or not source.strip():
@@ -92,8 +92,8 @@ class ChatTemplate:
         allowed: variables of ALLOWED_KWARGS that some templates read.
 
         Raises:
-            RequestError: messages, tools or variables that are not what they should be.
-            TemplateError: the template refused (with its message and the turn) or broke a bound.
+            RequestError: messages, tools or variables of the wrong shape or size.
+            TemplateError: the template refused, failed or broke a bound; says at which message.
         """
         checked = checked_messages(messages)
         variables: dict[str, object] = {
@@ -112,7 +112,7 @@ class ChatTemplate:
         return self._without_standins(plain, checked)
 
     def _without_standins(self, plain: str, messages: list[Message]) -> Rendered:
-        """Accept a template that rewrites what users wrote, if no control text is in it."""
+        """Return the prompt of a template that rewrites user text; refuse control text in it."""
         for index, message in enumerate(messages):
             for text in texts(message):
                 if spelt := spelt_control_text(text, self._control_texts):
@@ -174,7 +174,7 @@ class ChatTemplate:
             ) from None
         except TemplateError:
             raise
-        except Exception as error:  # whatever a stranger's template makes Python raise
+        except Exception as error:  # any error that a template can make Python raise
             raise TemplateError(
                 f"the chat template failed{_turn(run)}",
                 value=f"{type(error).__name__}: {str(error)[:300]}",
@@ -185,7 +185,7 @@ class ChatTemplate:
 def encode_chat(
     tokenizer: Tokenizer, rendered: Rendered
 ) -> tuple[list[int], tuple[MessageSpan, ...]]:
-    """Return the prompt's ids and which of them each message became.
+    """Return the prompt's ids, and the span of them that each message became.
 
     BOS is added where the model asks for it and the template has not written it itself.
     """
@@ -196,7 +196,7 @@ def encode_chat(
         token_ids.insert(0, bos)
         cut_tokens = [place + 1 for place in cut_tokens]
     if cut_tokens:
-        cut_tokens[-1] = len(token_ids)  # what opens the answer belongs to the last message
+        cut_tokens[-1] = len(token_ids)  # the mark-up before the answer is the last message's
     starts = [0, *cut_tokens][: len(cut_tokens)]
     spans = tuple(
         MessageSpan(
@@ -237,7 +237,7 @@ def _compile(source: str) -> tuple[jinja2.Template, frozenset[str]]:
         )
     try:
         return _sandbox().compile_source(source)
-    except Exception as error:  # jinja, and Python's compiler on what jinja wrote
+    except Exception as error:  # of jinja, or of Python's compiler on jinja's code
         raise TemplateError(
             "the model's chat template cannot be compiled",
             value=f"{type(error).__name__}: {str(error)[:300]}",

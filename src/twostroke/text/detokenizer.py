@@ -1,6 +1,6 @@
 """Token ids to text, one at a time, in whole Unicode code points.
 
-One object a sequence. However the ids are chunked the text is that of `Tokenizer.decode`.
+One object per answer. The text is that of `Tokenizer.decode`, however the ids are chunked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Detokenizer:
         self._strips_next_space = tokenizer.strips_first_space
 
     def push(self, token_id: int) -> str:
-        """Take one id; return the characters that it completes, often none or several."""
+        """Take one id and return the characters that it completes, often none or several."""
         if not 0 <= token_id < self._vocab_size:
             return ""
         data = self._tokenizer.token_bytes(token_id)
@@ -30,7 +30,7 @@ class Detokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """End the text: return U+FFFD for bytes that never became a character. Starts anew."""
+        """End the text and return U+FFFD for an unfinished character; the next id begins a text."""
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._strips_next_space = self._tokenizer.strips_first_space

@@ -2,14 +2,14 @@
 
 A schema comes from a stranger: its size and depth are bounded here, its cost by llguidance's
 limits. Compiling may take a while: call it from a thread. A mask never raises: when the matcher
-fails, only end tokens are left, so that the failure hits its own answer alone.
+fails, only end tokens remain allowed, so that other answers of the batch go on.
 Source: llguidance, github.com/guidance-ai/llguidance (Earley parser over token tries).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import llguidance
@@ -27,7 +27,7 @@ _WORD_BYTES = 4
 
 
 class InvalidGrammar(RequestError):
-    """A schema that is malformed, too large, or beyond what can be matched."""
+    """A schema that is malformed, too large, or uses keywords that llguidance cannot match."""
 
     code = "invalid_grammar"
 
@@ -75,7 +75,7 @@ class GrammarCompiler:
         """Return the grammar of a schema.
 
         Raises:
-            InvalidGrammar: too large, malformed, or using what cannot be matched.
+            InvalidGrammar: the schema is malformed, too large, or cannot be matched.
         """
         _check_schema(schema, "response_format")
         try:
@@ -102,7 +102,7 @@ class GrammarCompiler:
         free text with calls in it (is_parallel) or one at its end: that needs a form with tags.
 
         Raises:
-            InvalidGrammar: a schema is too large, malformed, or uses what cannot be matched.
+            InvalidGrammar: a schema is malformed, too large, or cannot be matched.
         """
         _check_schema(list(schemas.values()), "tools")
         if answer_schema is not None:
@@ -131,7 +131,7 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """One answer's place in a grammar; a request.TokenMask. Used by one thread at a time."""
+    """One answer's position in a grammar; a request.TokenMask. Used by one thread at a time."""
 
     def __init__(self, matcher: Any, num_bytes: int, end_bits: bytes) -> None:
         self._matcher = matcher
@@ -168,20 +168,21 @@ def _bits_of(ids: frozenset[int], num_bytes: int) -> bytes:
 
 
 def _tool_objects(form: ToolFormat, schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the rules of one call, in llguidance's Lark dialect. Each schema is a document of its
-    own, so that its references find their places.
+    """Return the rules of one call, in llguidance's Lark dialect.
+
+    Each schema is a document of its own, so that its references resolve.
     """
     bodies = []
     for name, schema in schemas.items():
-        head = json.dumps(f'{{"name": "{name}", "{form.arguments_name}": ')
-        bodies.append(f'{head} {_inline(schema)} "}}"')
+        before = json.dumps(f'{{"name": "{name}", "{form.arguments_name}": ')
+        bodies.append(f'{before} {_inline(schema)} "}}"')
     rules = f"%llguidance {{}}\nobject: {' | '.join(bodies)}\n"
     if not form.is_tagged:
         return rules + "call: object\n"
     opening, closing = json.dumps(OPEN_TAG), json.dumps(f"\n{CLOSE_TAG}")
     return rules + (
         f'rest: "\\n" object {closing}\ncall: {opening} rest\n'
-        f"head[lazy]: TEXT {opening}\nTEXT: /(.|\\n)*/\n"
+        f"until_call[lazy]: TEXT {opening}\nTEXT: /(.|\\n)*/\n"
     )
 
 
@@ -197,8 +198,8 @@ def _tool_start(
     calls = 'call ("\\n" call)*' if is_parallel and form.is_tagged else "call"
     if answer_schema is not None:
         return f"start: {calls} | {_inline(answer_schema)}"
-    assert form.is_tagged, "free text is told from calls by tags only"
-    return "start: (head rest)* TEXT" if is_parallel else "start: head rest | TEXT"
+    assert form.is_tagged, "only tags separate free text from calls"
+    return "start: (until_call rest)* TEXT" if is_parallel else "start: until_call rest | TEXT"
 
 
 def _inline(schema: Mapping[str, Any]) -> str:
@@ -206,25 +207,24 @@ def _inline(schema: Mapping[str, Any]) -> str:
 
 
 def _check_schema(schema: object, param: str) -> None:
-    budget = [MAX_SCHEMA_VALUES, MAX_SCHEMA_CHARS]
-
-    def walk(value: object, depth: int) -> None:
-        budget[0] -= 1
-        if depth == 0 or budget[0] < 0 or budget[1] < 0:
-            raise _too_large(param)
+    """Refuse a schema with too many values or characters, or nested too deeply."""
+    num_values, num_chars = 1, 0
+    waiting = [(schema, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        inside: Collection[object] = ()
         if isinstance(value, str):
-            budget[1] -= len(value)
+            num_chars += len(value)
         elif isinstance(value, Mapping):
-            for key, found in value.items():
-                budget[1] -= len(key)
-                walk(found, depth - 1)
+            num_chars += sum(map(len, value))
+            inside = value.values()
         elif isinstance(value, list):
-            for found in value:
-                walk(found, depth - 1)
-
-    walk(schema, MAX_SCHEMA_DEPTH)
-    if budget[1] < 0:
-        raise _too_large(param)
+            inside = value
+        num_values += len(inside)
+        is_deep = depth > MAX_SCHEMA_DEPTH
+        if is_deep or num_values > MAX_SCHEMA_VALUES or num_chars > MAX_SCHEMA_CHARS:
+            raise _too_large(param)
+        waiting += [(found, depth + 1) for found in inside]
 
 
 def _too_large(param: str) -> InvalidGrammar:

@@ -25,14 +25,35 @@ _MAX_KWARG_CHARS = 256
 Message = dict[str, Any]
 
 
-def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+class _Budget:
+    """Characters and values that an input may still have."""
+
+    def __init__(self) -> None:
+        self._left = MAX_INPUT_CHARS
+
+    def spend(self, num: int, where: str) -> None:
+        self._left -= num
+        if self._left < 0:
+            raise RequestError(
+                "the messages are too long",
+                limit=f"{MAX_INPUT_CHARS} characters and values",
+                param=where.partition("[")[0],
+            )
+
+
+def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[Message]:
+    """Return copies of the messages in plain types.
+
+    Raises:
+        RequestError: no list of messages, an unknown role, values that are not JSON, or too much.
+    """
     if not isinstance(messages, (list, tuple)) or not messages:
         raise RequestError("messages must be a list of at least one message", param="messages")
     if len(messages) > MAX_MESSAGES:
         raise RequestError(
             "too many messages", value=len(messages), limit=MAX_MESSAGES, param="messages"
         )
-    budget = [MAX_INPUT_CHARS]
+    budget = _Budget()
     checked = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
@@ -51,15 +72,25 @@ def checked_messages(messages: Sequence[Mapping[str, object]]) -> list[dict[str,
 
 
 def checked_tools(tools: Sequence[Mapping[str, object]] | None) -> object:
+    """Return a copy of the tools in plain types, None for none.
+
+    Raises:
+        RequestError: no list, values that are not JSON, or too much.
+    """
     if tools is None:
         return None
     if not isinstance(tools, (list, tuple)) or len(tools) > MAX_TOOLS:
         raise RequestError("tools must be a list", limit=f"{MAX_TOOLS} tools", param="tools")
-    return _checked_value(tools, "tools", [MAX_INPUT_CHARS], MAX_DEPTH)
+    return _checked_value(tools, "tools", _Budget(), MAX_DEPTH)
 
 
-def checked_kwargs(allowed: Mapping[str, object]) -> dict[str, object]:
-    for name, value in allowed.items():
+def checked_kwargs(variables: Mapping[str, object]) -> dict[str, object]:
+    """Return the variables for a template.
+
+    Raises:
+        RequestError: a name outside ALLOWED_KWARGS, or a value that is long or nested.
+    """
+    for name, value in variables.items():
         if name not in ALLOWED_KWARGS:
             raise RequestError(
                 "unknown chat template variable",
@@ -74,20 +105,14 @@ def checked_kwargs(allowed: Mapping[str, object]) -> dict[str, object]:
                 value=type(value).__name__,
                 param="chat_template_kwargs",
             )
-    return dict(allowed)
+    return dict(variables)
 
 
-def _checked_value(value: object, where: str, budget: list[int], depth: int) -> Any:
+def _checked_value(value: object, where: str, budget: _Budget, depth: int) -> Any:
     """Return a copy of JSON data in plain types, within the budget of characters and depth."""
     if depth == 0:
         raise RequestError(f"{where} is nested too deeply", limit=MAX_DEPTH, param=where)
-    budget[0] -= len(value) if isinstance(value, str) else 1
-    if budget[0] < 0:
-        raise RequestError(
-            "the messages are too long",
-            limit=f"{MAX_INPUT_CHARS} characters and values",
-            param=where.partition("[")[0],
-        )
+    budget.spend(len(value) if isinstance(value, str) else 1, where)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -97,7 +122,7 @@ def _checked_value(value: object, where: str, budget: list[int], depth: int) -> 
         for key, found in value.items():
             if not isinstance(key, str):
                 raise RequestError(f"{where} has a key that is not a string", param=where)
-            budget[0] -= len(key)
+            budget.spend(len(key), where)
             copy[key] = _checked_value(found, f"{where}.{key[:64]}", budget, depth - 1)
         return copy
     if isinstance(value, (list, tuple)):
@@ -122,6 +147,7 @@ def texts(value: object) -> Iterator[str]:
 
 
 def text_hash(message: Mapping[str, object]) -> str:
+    """Return a hash of all texts of a message, keys included: SHA-256, hex."""
     digest = hashlib.sha256()
     for text in texts(message):
         data = text.encode("utf-8", "surrogatepass")

@@ -1,8 +1,7 @@
-"""How byte-level BPE models cut text into words before merging, by the name a GGUF file gives
-(`tokenizer.ggml.pre`).
+"""How byte-level BPE models cut text before merging, by the name in `tokenizer.ggml.pre`.
 
-A wrong cut gives other ids without any error, so an unknown name is refused and a missing one is
-said loudly.
+A wrong cut gives other ids without any error, so an unknown name is refused and a missing one gives
+a warning.
 Source: the `pre_tokenizer` entries of each family's published tokenizer.json; the names are those
 of llama.cpp's converter.
 """
@@ -66,13 +65,13 @@ _DEEPSEEK_LETTERS = (
 class PreTokenizer:
     """One family's way to cut text.
 
-    patterns are applied in turn, each cutting what is left; `digits` first splits off numerals
-    (1: one by one, 0: in runs, None: not at all).
+    patterns: applied in turn, each to the pieces that the one before left. splits_digits: every
+    digit is a piece of its own, before the patterns.
     """
 
     patterns: tuple[str, ...] = ()
     gpt2_words: bool = False
-    digits: int | None = None
+    splits_digits: bool = False
     nfc: bool = False
     ignore_merges: bool = False
     adds_bos: bool = False
@@ -80,8 +79,8 @@ class PreTokenizer:
     def build(self) -> pre_tokenizers.PreTokenizer:
         """Return the `tokenizers` object that cuts and maps bytes to characters."""
         steps: list[pre_tokenizers.PreTokenizer] = []
-        if self.digits is not None:
-            steps.append(pre_tokenizers.Digits(individual_digits=self.digits == 1))
+        if self.splits_digits:
+            steps.append(pre_tokenizers.Digits(individual_digits=True))
         steps += [pre_tokenizers.Split(Regex(p), behavior="isolated") for p in self.patterns]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2_words))
         return pre_tokenizers.Sequence(steps)
@@ -92,7 +91,7 @@ class PreTokenizer:
 
 
 _GPT2_WORDS = PreTokenizer(gpt2_words=True)
-_DIGITS_FIRST = PreTokenizer(gpt2_words=True, digits=1)
+_DIGITS_FIRST = PreTokenizer(gpt2_words=True, splits_digits=True)
 _LLAMA3_LIKE = PreTokenizer((_LLAMA3,), ignore_merges=True, adds_bos=True)
 _QWEN2_LIKE = PreTokenizer((_QWEN2,), nfc=True)
 _DEEPSEEK_V3_LIKE = PreTokenizer(
@@ -134,15 +133,15 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
 
 
 def find_pre_tokenizer(name: object) -> tuple[PreTokenizer, tuple[str, ...]]:
-    """Return the family's pre-tokeniser and the warnings a user must see.
+    """Return the pre-tokeniser of a name, and warnings for the user.
 
     Raises:
         UnsupportedModel: a name that we do not know.
     """
     if name is None or name == "default":
-        said = "names no pre-tokeniser" if name is None else "names the pre-tokeniser 'default'"
+        fault = "names no pre-tokeniser" if name is None else "names the pre-tokeniser 'default'"
         warning = (
-            f"this GGUF file {said} (tokenizer.ggml.pre): GPT-2's is used, and token ids may be "
+            f"this GGUF file {fault} (tokenizer.ggml.pre): GPT-2's is used, and token ids may be "
             "WRONG and answers worse. Take a newer conversion of the model."
         )
         return _GPT2_WORDS, (warning,)

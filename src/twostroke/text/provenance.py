@@ -1,8 +1,8 @@
-"""Which characters of a rendered prompt came from users, and from which message.
+"""The origin of each character of a rendered prompt: the template, or one message of a user.
 
-A template is rendered twice: with the messages as they are, and with private-use characters
-standing for what users wrote. Where the second, put back, equals the first, every character's
-origin is known, whatever the template trimmed, cut or joined.
+A template is rendered twice: with the messages as they are, and with private-use characters in
+place of user text. If the second prompt with the user's characters put back equals the first, the
+origin of every character is known, whatever the template trimmed, cut or joined.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from twostroke.dataclass import dataclass
 from twostroke.text.messages import Message, text_hash
 from twostroke.text.segments import Segment
 
-# Values by which templates choose what to write; they are checked, not replaced.
+# Templates branch on the values of these keys; they are checked, not replaced.
 _CHOOSING_KEYS = frozenset({"role", "type"})
 # Private use: one plane stands for characters, one for the first and last of each text.
 _CHARACTERS = range(0xF0000, 0xFFFFD)
-_OVERFLOW = 0xFFFFD  # when a prompt has more distinct characters: it restores to nothing right
+_OVERFLOW = 0xFFFFD  # for characters beyond the plane: such a prompt restores to another text
 _EDGES = range(0x100000, 0x10FFFE)
-# White space between stand-ins counts as user text too: one segment a message, not one a word.
+# White space between stand-ins counts as user text: one segment per message, not one per word.
 _USER_TEXT = re.compile("[\U000f0000-\U0010fffd]+(?:\\s+[\U000f0000-\U0010fffd]+)*")
 _EDGE = re.compile("[\U00100000-\U0010fffd]")
 
@@ -30,8 +30,8 @@ _EDGE = re.compile("[\U00100000-\U0010fffd]")
 class MessagePart:
     """Where one message stands in the prompt: [start, end) in characters.
 
-    A part ends with the message's own text; the mark-up before it belongs to it, so that the parts
-    cover the prompt without gaps. A message that the template left out has no part.
+    A part is the mark-up before a message and the message's own text, so that the parts cover the
+    prompt without gaps. A message that the template left out has no part.
     """
 
     index: int
@@ -43,7 +43,7 @@ class MessagePart:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt in segments: control tokens count in the template's, not in the users'."""
+    """A prompt in segments: control tokens count in the template's text, not in user text."""
 
     segments: tuple[Segment, ...]
     parts: tuple[MessagePart, ...]
@@ -55,11 +55,11 @@ class Rendered:
 
 
 class Standins:
-    """Private-use characters for what users wrote, one for each distinct character.
+    """Private-use characters in place of user text, one for each distinct character.
 
-    The first and the last character of each message have stand-ins of their own, by which the
-    message is found again. White space stays, so that templates can trim. Literals of the template
-    that share nothing with a control token stay too, so that it can look for `</think>`.
+    The first and the last character of each text have stand-ins of their own, which tell the
+    message. White space stays, so that templates can trim. Literals of the template that share
+    nothing with a control token stay too, so that a template can look for `</think>`.
     """
 
     def __init__(self, taken: str, literals: tuple[str, ...]) -> None:
@@ -85,7 +85,7 @@ class Standins:
         return text.translate(self._original)
 
     def split(self, marked: str, plain: str, messages: Sequence[Message]) -> Rendered:
-        """Return the segments and message parts of a prompt, known from it with stand-ins."""
+        """Return the segments and message parts of a prompt; marked: the prompt with stand-ins."""
         segments: list[Segment] = []
         done = 0
         for found in _USER_TEXT.finditer(marked):
@@ -162,7 +162,7 @@ def _cut(text: str, literal: str) -> Iterator[str]:
 def parts_of(
     ends: Mapping[int, int], messages: Sequence[Message], length: int
 ) -> tuple[MessagePart, ...]:
-    """Return the parts of the messages found in order; a message that stands elsewhere has none."""
+    """Return the parts of messages by their ends; a message out of order has no part."""
     parts: list[MessagePart] = []
     start = 0
     for index in sorted(ends):
@@ -178,7 +178,7 @@ def parts_of(
 
 
 def is_apart(literal: str, control_texts: frozenset[str]) -> bool:
-    """Whether no control token can hold, be in, or overlap a literal."""
+    """Whether a literal neither holds, is part of, nor overlaps any control token."""
     if len(literal) < 2 or literal.isspace():
         return False
     for control in control_texts:
@@ -191,7 +191,7 @@ def is_apart(literal: str, control_texts: frozenset[str]) -> bool:
 
 
 def spelt_control_text(text: str, control_texts: frozenset[str]) -> str | None:
-    """Return a control token that a text spells, or half spells at one of its ends."""
+    """Return a control token that a text spells, or begins to spell at one of its ends."""
     if not any(control[0] in text or control[-1] in text for control in control_texts):
         return None
     stripped = text.strip()

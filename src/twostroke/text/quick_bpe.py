@@ -162,7 +162,7 @@ def merged(symbols: list[str], rank: _Rank) -> list[str]:
     Cost: n log n in the number of symbols.
     """
     count = len(symbols)
-    after = list(range(1, count + 1))  # the next living symbol
+    after = list(range(1, count + 1))  # the next symbol that is not merged away
     before = list(range(-1, count - 1))
     queue: list[tuple[object, int, str, str]] = []
 

@@ -1,9 +1,8 @@
 """Merges for SentencePiece BPE models, whose files hold only a score for each piece.
 
-SentencePiece joins, at each step, the neighbours whose union has the best score. Written as
-ranked merges: every way to cut a piece into two pieces, best score first. Deriving them for 262k
-pieces takes about a second,
-so the result is kept on disk, keyed by a hash of the vocabulary.
+SentencePiece joins, at each step, the neighbours whose union has the best score. As ranked merges:
+every way to cut a piece into two pieces, best score first. Deriving them for 262k pieces takes
+about a second, so they are kept on disk under a hash of the vocabulary.
 Source: Kudo and Richardson 2018, arXiv:1808.06226 (SentencePiece); Sennrich et al. 2016,
 arXiv:1508.07909 (BPE).
 """
@@ -72,8 +71,7 @@ def _derive(
     left_ids, right_ids = np.array(lefts, np.int32), np.array(rights, np.int32)
     lengths = np.array([len(token) for token in tokens], np.int32)
     score = np.array(scores, np.float64)[np.array(wholes, np.int64)] if wholes else np.zeros(0)
-    # Of several ways to make one piece the longest left part goes first, as the published merge
-    # lists have it.
+    # Of several ways to make one piece the longest left part goes first, as in published merges.
     order = np.lexsort((-lengths[right_ids], -lengths[left_ids], -score))
     return left_ids[order], right_ids[order]
 
@@ -95,7 +93,7 @@ def _vocabulary_hash(
 
 
 def _read_cache(path: Path, vocab_size: int) -> tuple[_Ids, _Ids] | None:
-    """Return the two columns of ids, None when the file is missing or not what it should be."""
+    """Return the two columns of ids, None when the file is missing or damaged."""
     import zipfile
 
     try:
@@ -114,7 +112,7 @@ def _read_cache(path: Path, vocab_size: int) -> tuple[_Ids, _Ids] | None:
 
 
 def _write_cache(path: Path, left: _Ids, right: _Ids) -> None:
-    """Write atomically; a full or read-only disk only costs the next start its second."""
+    """Write atomically; on a full or read-only disk the next start derives the merges again."""
     import tempfile
 
     with contextlib.suppress(OSError):

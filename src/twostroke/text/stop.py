@@ -1,10 +1,9 @@
 """Stop strings, matched on raw text across token borders while it streams.
 
-Rule: the text is read character by character; the first place where any stop is complete ends it.
-Where several stops are complete at that place the longest counts, so that nothing of a stop stays
-in the text.
-The text is cut where that stop begins. Only a tail that is a true prefix of some stop is held
-back.
+Rule: the text is read character by character; it ends at the first place where any stop string is
+complete, and is cut where that stop string begins. Where several are complete at one place the
+longest counts, so that no part of one stays in the text. A tail that may become a stop string is
+held back.
 Source: Aho and Corasick 1975, doi:10.1145/360825.360855.
 """
 
@@ -23,9 +22,9 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Take the next text; return what may be shown and the stop that was hit, if any.
+        """Take the next text; return the text to show, and the stop string that it completed.
 
-        After a hit nothing more is shown.
+        After a stop string no text is shown.
         """
         if self.hit is not None:
             return "", self.hit
@@ -45,21 +44,23 @@ class StopMatcher:
         return whole[:shown], None
 
     def flush(self) -> str:
-        """Return what is held back, because the text ends without a stop."""
+        """Return the text held back, because the answer ends without a stop string."""
         held, self._held, self._node = self._held, "", 0
         return held
 
 
 class _Automaton:
-    """The stops as one automaton. Node 0 is the root; a node is the longest prefix of a stop that
-    the text ends with."""
+    """All stop strings as one automaton.
+
+    A node is the longest prefix of a stop string that ends the text so far; node 0 is empty.
+    """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.is_empty = not stops
         self.depth = [0]  # characters of the prefix
-        self.complete: list[str | None] = [None]  # the longest stop that ends here
+        self.complete: list[str | None] = [None]  # the longest stop string that ends here
         self._next: list[dict[str, int]] = [{}]
-        self._shorter = [0]  # the longest other prefix that the text ends with
+        self._shorter = [0]  # the longest other prefix that ends the text
         for stop in stops:
             self._add(stop)
         self._link()

@@ -65,8 +65,8 @@ class Tokenizer:
         vocabulary = Vocabulary.from_gguf(metadata)
         warnings = vocabulary.warnings
         if vocabulary.is_byte_level:
-            rule, said = find_pre_tokenizer(metadata.get(PREFIX + "pre"))
-            bpe, warnings = byte_level_bpe(metadata, vocabulary, rule), warnings + said
+            rule, doubts = find_pre_tokenizer(metadata.get(PREFIX + "pre"))
+            bpe, warnings = byte_level_bpe(metadata, vocabulary, rule), warnings + doubts
             adds_bos, space_prefix = rule.adds_bos, False
         else:
             space_prefix = flag(metadata, "add_space_prefix", default=True)
@@ -134,8 +134,8 @@ class Tokenizer:
     ) -> list[int]:
         """Return the ids of a text.
 
-        add_special: put BOS and EOS as the model says. parse_special: let the text spell control
-        tokens.
+        add_special: add BOS and EOS where the model has them. parse_special: control tokens spelt
+        in the text count.
 
         Raises:
             RequestError: longer than max_prompt_bytes, or not valid Unicode.

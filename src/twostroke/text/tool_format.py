@@ -1,4 +1,4 @@
-"""How a model writes a tool call, and the words for models whose template knows no tools.
+"""How a model writes a tool call, and instructions for models whose template knows no tools.
 
 Three forms. `hermes`: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen2.5,
 Qwen3). `llama3`: the whole answer is `{"name": ..., "parameters": {...}}` (Llama 3.1 and later).
@@ -17,7 +17,7 @@ from twostroke.dataclass import dataclass
 
 OPEN_TAG, CLOSE_TAG = "<tool_call>", "</tool_call>"
 _OPEN_RESULT, _CLOSE_RESULT = "<tool_response>", "</tool_response>"
-# Templates that write the same tags around something else than one JSON object.
+# Templates with one of these write something else than a JSON object between the tags.
 _OTHER_INSIDE = ("<function=", "<arg_key>")
 _MAX_CALLS = 128  # in one answer
 
@@ -34,9 +34,11 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """One form. arguments_name: the key of the arguments. is_tagged: calls stand between tags,
-    with text around them; else the answer is a call from its first character on. is_native: the
-    template shows tools, calls and results itself.
+    """One form.
+
+    arguments_name: the key of the arguments. is_tagged: calls stand between tags, with text around
+    them; else the answer is a call from its first character on. is_native: the template writes
+    tools, calls and results itself.
     """
 
     name: str
@@ -72,7 +74,7 @@ def tool_format(template_source: str, control_texts: frozenset[str]) -> ToolForm
 
 
 def parsed_calls(text: str, names: frozenset[str]) -> tuple[ToolCall, ...]:
-    """Return the calls that a text consists of, none where any of it is something else.
+    """Return the calls that a text consists of, none if a part of it is no call.
 
     Taken: one object or a list of them, or several objects with blanks or semicolons between.
     """
@@ -113,10 +115,10 @@ def stated_messages(
 ) -> list[dict[str, Any]]:
     """Return a conversation in which tools, calls and results are plain text.
 
-    Tools stand at the end of the system message; results become the user's words, joined to what
-    the user says next, so that templates which want roles to alternate are content.
+    Tools stand at the end of the system message. Results become user messages, joined with the next
+    one, so that templates which require alternating roles accept them.
     """
-    told: list[dict[str, Any]] = []
+    plain: list[dict[str, Any]] = []
     is_result = False
     for message in messages:
         role, content = message["role"], message.get("content") or ""
@@ -125,12 +127,12 @@ def stated_messages(
         if role == "tool":
             content = f"{_OPEN_RESULT}\n{content}\n{_CLOSE_RESULT}"
         if is_result and role in ("tool", "user"):
-            told[-1]["content"] += f"\n{content}"
+            plain[-1]["content"] += f"\n{content}"
         else:
             kept = {k: v for k, v in message.items() if k not in _TOOL_KEYS}
-            told.append({**kept, "role": "user" if role == "tool" else role, "content": content})
+            plain.append({**kept, "role": "user" if role == "tool" else role, "content": content})
         is_result = role == "tool"
-    return _with_tools(told, tools) if tools else told
+    return _with_tools(plain, tools) if tools else plain
 
 
 _TOOL_KEYS = ("tool_calls", "tool_call_id", "tool_name", "name")

@@ -1,7 +1,7 @@
-"""The text of an answer with its tool calls taken out of it as it comes.
+"""Takes the tool calls out of an answer's text while it is generated.
 
-What does not parse as a call is plain text, never an error. Blanks between text and a call go with
-the call.
+Text that does not parse as a call is plain text, never an error. Blanks between text and a call are
+dropped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ToolText:
     """One answer. names: the tools that may be called.
 
     An answer that is a call from its first character on, bare or in a block of code, counts in
-    every form: models write that too. It is held back until its first key is no call's.
-    num_calls: calls so far. is_holding: what was pushed last may yet go with a call.
+    every form: models write that too. The answer is held back until its first key rules that out.
+    num_calls: calls so far.
     """
 
     def __init__(self, form: ToolFormat, names: frozenset[str]) -> None:
@@ -32,11 +32,11 @@ class ToolText:
 
     @property
     def is_holding(self) -> bool:
-        """Whether what was pushed last is not all shown, and may yet go with a call."""
+        """Whether text is held back because it may be part of a call."""
         return bool(self._begun) or (self._tagged is not None and self._tagged.is_holding)
 
     def push(self, text: str) -> Taken:
-        """Take the next text; return what is plain and the calls that are complete."""
+        """Take the next text; return its plain text and the calls that it completes."""
         if self._begun is not None:
             self._begun += text
             if _may_be_calls(self._begun):
@@ -45,7 +45,7 @@ class ToolText:
         return self._counted(self._tagged.push(text) if self._tagged is not None else (text, ()))
 
     def finish(self) -> Taken:
-        """Return what was held back: calls if they are whole, else plain text."""
+        """Return the text held back: as calls if they are whole, else as plain text."""
         begun, self._begun = self._begun or "", None
         if begun.strip() and (calls := parsed_calls(_unfenced(begun), self._names)):
             return self._counted(("", calls))
@@ -61,7 +61,7 @@ class ToolText:
 
 
 def _may_be_calls(text: str) -> bool:
-    """Whether an answer that begins so may be calls as a whole: by its first key."""
+    """Whether an answer that begins so may consist of calls, by its first key."""
     compact = "".join(text[:_OPENING_CHARS].split())
     return any(o.startswith(compact) or compact.startswith(o) for o in _OPENINGS)
 
@@ -82,8 +82,8 @@ class _Tagged:
         self._tag = StopMatcher((OPEN_TAG,))
         self._num_tag = 0  # characters that the matcher holds
         self._is_inside = False
-        self._is_after = False  # right behind a call: blanks go
-        self._blanks = ""  # behind the text shown: they go if a call follows
+        self._is_after = False  # directly after a call: blanks are dropped
+        self._blanks = ""  # after the text shown: dropped if a call follows
         self._held: list[str] = []
 
     @property
@@ -93,7 +93,7 @@ class _Tagged:
     def push(self, text: str) -> Taken:
         shown: list[str] = []
         calls: list[ToolCall] = []
-        for character in text:  # a tag may end anywhere, and plain text may follow it
+        for character in text:  # a tag may end inside the text
             part, hit = self._tag.push(character)
             self._num_tag += 1 - len(part)
             if self._is_inside:

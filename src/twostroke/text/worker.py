@@ -1,7 +1,7 @@
 """Chat templates rendered in a process of their own, with a deadline.
 
-A template is a stranger's program: the sandbox bounds what it does, and here its process is ended
-when it takes too long, so that it holds up no thread of the server. Frames of JSON over pipes,
+A template is a stranger's program: the sandbox bounds its work, and here its process is ended when
+it takes too long, so that it holds up no thread of the server. Frames of JSON over pipes,
 four bytes of length before each. Knows nothing of engines or HTTP.
 """
 
@@ -83,8 +83,8 @@ class TemplateWorkers:
                 worker.end()
                 worker = None
             worker = worker or _Worker(self._setup)
-            asked = {"messages": list(messages), "tools": tools, "variables": variables}
-            reply = worker.ask(_frame(asked), self._deadline_s)
+            question = {"messages": list(messages), "tools": tools, "variables": variables}
+            reply = worker.ask(_frame(question), self._deadline_s)
         finally:
             self._idle.put(worker if worker is not None and worker.is_alive else None)
         return _rendered(reply)
@@ -185,7 +185,7 @@ def _rendered(reply: Any) -> Rendered:
 def main() -> None:
     """Serve renderings on stdin and stdout until the other side closes."""
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints goes to stderr, not between the frames
+    os.dup2(2, 1)  # prints go to stderr, not between the frames
     _bound_this_process()
     setup = _read_frame(source)
     if setup is None:
@@ -196,15 +196,15 @@ def main() -> None:
         eos_token=setup["eos_token"],
         control_texts=frozenset(setup["control_texts"]),
     )
-    # Compiled now, so that no caller waits for it; what it refuses here it will refuse again.
+    # Compiled now, so that no caller waits for it. An error is not lost: each request meets it.
     _render(
         template, {"messages": [{"role": "user", "content": "a"}], "tools": None, "variables": {}}
     )
     _answer(target, {})
-    while (asked := _read_frame(source)) is not None:
+    while (question := _read_frame(source)) is not None:
         # Should the server die meanwhile, nobody would end this process: it ends itself.
         signal.setitimer(signal.ITIMER_REAL, 2 * setup["deadline_s"] + 1)
-        _answer(target, _render(template, asked))
+        _answer(target, _render(template, question))
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -215,9 +215,11 @@ def _bound_this_process() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_WORKER_BYTES, MAX_WORKER_BYTES))
 
 
-def _render(template: ChatTemplate, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _render(template: ChatTemplate, question: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        rendered = template.render(asked["messages"], tools=asked["tools"], **asked["variables"])
+        rendered = template.render(
+            question["messages"], tools=question["tools"], **question["variables"]
+        )
     except TwoStrokeError as error:
         kind = "RequestError" if isinstance(error, RequestError) else "TemplateError"
         facts = {name: _plain(getattr(error, name)) for name in ("value", "limit")}
