@@ -28,9 +28,11 @@ _GAUGES = {
         "llamacpp:kv_cache_usage_ratio",
     ),
 }
-_HITS = ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")
-_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")
-_PREEMPTIONS = ("vllm:num_preemptions_total", "vllm:num_preemptions")
+_COUNTERS = {
+    "hits": ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits"),
+    "queries": ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries"),
+    "preempted": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
+}
 
 
 def read_metrics(body: bytes | None) -> dict[str, float]:
@@ -59,10 +61,7 @@ def _count(value: float | None) -> int | None:
 def window_between(before: dict[str, float], after: dict[str, float]) -> WindowRecord | None:
     """Return the gauges at the start and the change of the counters; None without metrics."""
     gauges = {name: _first(before, names) for name, names in _GAUGES.items()}
-    moved = {
-        name: _difference(before, after, names)
-        for name, names in (("hits", _HITS), ("queries", _QUERIES), ("preempted", _PREEMPTIONS))
-    }
+    moved = {name: _difference(before, after, names) for name, names in _COUNTERS.items()}
     if all(value is None for value in (*gauges.values(), *moved.values())):
         return None
     hits, queries, usage = moved["hits"], moved["queries"], gauges["kv_usage"]

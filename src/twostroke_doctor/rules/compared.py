@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from twostroke.advice import cure
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence, model_seconds
 from twostroke_doctor.evidence_lines import lines_of
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import at_most, unpriced
 from twostroke_doctor.rules.pairs import Pair, compared, slower_pairs
 from twostroke_doctor.runs import Run, number_of
 
@@ -21,7 +21,6 @@ _SLOWER_KV_PREFILL = 2.0
 _BUSY = 0.25  # of the machine's CPU
 _SIXTEEN_BIT = ("f16", "bf16", "f32", "fp16")
 _BILLIONS = re.compile(r"[:\-_](\d{1,4}(?:\.\d{1,2})?)b\b")
-_USE_16_BITS = "Use 16-bit KV here, or a build whose kernels have this head size and KV type."
 
 
 def kvq_fallback(e: Evidence) -> Finding | None:
@@ -38,7 +37,7 @@ def kvq_fallback(e: Evidence) -> Finding | None:
         f"with {_kv_type(slow)} KV: {_rates_text(slow)}; with 16 bits: {_rates_text(pair.fast)}. "
         "Attention has no fast kernel for the quantised cache"
     )
-    found = compared(e, "KVQ_FALLBACK", pair, says, "f16_kv", _USE_16_BITS)
+    found = compared(e, "KVQ_FALLBACK", pair, says, "f16_kv")
     explains = model_seconds(slow.records)  # both phases run attention
     seconds = sum(explains.values())
     types = lines_of(slow.fact("kv_type_k"), slow.fact("kv_type_v"))
@@ -78,7 +77,7 @@ def _smaller_is_slower(e: Evidence, quantised: list[Run]) -> Finding | None:
             "no fast kernel",
             explains=model_seconds([slow]),
             shown=(quantised[0].fact("kv_type_k"), [slow, fast]),
-            cures=(cure.unpredicted("f16_kv", _USE_16_BITS),),
+            cures=unpriced("f16_kv"),
         )
     return None
 
@@ -105,8 +104,7 @@ def spec_bad(e: Evidence) -> Finding | None:
         f"without {pair.fast_rate:.3g}: it pays only above an accepted length of 1 + k * draft "
         "cost / target cost"
     )
-    what = "Switch drafting off, or draft fewer tokens with a cheaper or better draft model."
-    return compared(e, "SPEC_BAD", pair, says, "no_drafts", what)
+    return compared(e, "SPEC_BAD", pair, says, "no_drafts")
 
 
 def _acceptance(run: Run) -> float | None:
@@ -134,8 +132,7 @@ def _fewer_is_faster(e: Evidence) -> Finding | None:
         f"{many:.0f} threads decode at {pair.slow_rate:.3g} tok/s and {few:.0f} at "
         f"{pair.fast_rate:.3g}: more threads than free cores wait for each other"
     )
-    what = f"Decode with {few:.0f} threads (--threads); prefill may keep more."
-    return compared(e, "THREADS", pair, says, "fewer_threads", what)
+    return compared(e, "THREADS", pair, says, "fewer_threads", few)
 
 
 def comm(e: Evidence) -> Finding | None:
@@ -145,8 +142,7 @@ def comm(e: Evidence) -> Finding | None:
         return None
     pair, many, few = found
     says = f"{many} devices decode at {pair.slow_rate:.3g} tok/s and {few} at {pair.fast_rate:.3g}"
-    what = f"Use {few} devices where the model fits, or a faster link between them."
-    return compared(e, "COMM", pair, says, "fewer_devices", what)
+    return compared(e, "COMM", pair, says, "fewer_devices", few)
 
 
 def _more_is_slower(e: Evidence, count: Callable[[Run], float]) -> tuple[Pair, float, float] | None:
@@ -169,13 +165,12 @@ def _more_than_cores(e: Evidence) -> Finding | None:
     seconds = e.phase_s("decode")
     if used is None or cores is None or used <= cores or not seconds:
         return None
-    what = f"Decode with {cores} threads (--threads); prefill may keep more (--threads-batch)."
     return e.finding(
         "THREADS",
         f"{used:.0f} threads run on {cores} cores",
         seconds=seconds,
         shown=(e.fact("threads"), e.fact("threads_available")),
-        cures=(cure.between("fewer_threads", what, 0.0, seconds, "at most the time of decode"),),
+        cures=(at_most("fewer_threads", seconds, "the time of decode", cores),),
     )
 
 
@@ -185,8 +180,7 @@ def _cores_taken(e: Evidence) -> Finding | None:
     explains = model_seconds(e.records)
     if busy is None or busy < _BUSY or not explains:
         return None
-    what = "Stop or move what takes the CPU, or give the server fewer threads than cores are free."
-    high = sum(explains.values()) * min(busy, 1.0)
+    most = sum(explains.values()) * min(busy, 1.0)
     return e.finding(
         "THREADS",
         f"{busy:.0%} of this machine's CPU was taken by others before anything was asked: "
@@ -194,5 +188,5 @@ def _cores_taken(e: Evidence) -> Finding | None:
         phase=e.larger_phase(),
         explains=explains,
         shown=(e.fact("cpu_busy_share"),),
-        cures=(cure.between("free_cores", what, 0.0, high, "at most the share that was taken"),),
+        cures=(at_most("free_cores", most, "the share that was taken"),),
     )

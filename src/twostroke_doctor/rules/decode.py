@@ -73,7 +73,7 @@ def _fewer_bits(seconds: float, size: float | None, use: DecodeUse) -> Cure:
     share = min(use.share, 1.0)
     if size:
         return cures.fewer_bits(seconds, size, share)
-    what = "Fewer bytes a token: a smaller quantisation, a smaller model, or experts."
+    what = cures.fewer_bits(seconds, None, None).what
     basis = f"decode runs at {use.share:.0%} of its ceiling; half the bytes halve that part"
     return cure.between("fewer_bits", what, seconds * share / 2, seconds / 2, basis)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from twostroke.advice import arithmetic, cure
+from twostroke.advice import arithmetic
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import unpriced
 from twostroke_doctor.rules.prefill import prefill_cures
 from twostroke_doctor.rules.rates import HEALTHY, decode_use, prefill_use
 
@@ -59,7 +60,7 @@ def _one_pass(e: Evidence) -> Finding | None:
         seconds=seconds,
         confidence="high",
         shown=(timed,),
-        cures=(cure.unpredicted("smaller_model", "Only fewer bytes a pass make this shorter."),),
+        cures=unpriced("smaller_model"),
     )
 
 

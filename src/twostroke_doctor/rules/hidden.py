@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from twostroke.advice import cure
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import at_most, exactly, unpriced
 from twostroke_doctor.wait import INFERENCE, phase_seconds, seconds_in, total_seconds, wait_of
 
 _MIN_REASONING = 0.5  # of the output tokens
@@ -28,13 +28,10 @@ def reasoning(e: Evidence) -> Finding | None:
         return None
     hidden, total = (sum(getattr(r.output, k) or 0 for r in hit) for k in ("reasoning", "total"))
     is_mixed = any(r.phases.decode_s is None for r in hit)
-    what = "Switch thinking off or limit its budget; report the first visible token apart."
     basis = f"{hidden:,} of {total:,} output tokens, at the speed of all"
-    saving = (
-        cure.between("less_reasoning", what, 0.0, seconds, basis + "; prefill is mixed in")
-        if is_mixed
-        else cure.exact("less_reasoning", what, seconds, basis)
-    )
+    saving = exactly("less_reasoning", seconds, basis)
+    if is_mixed:
+        saving = at_most("less_reasoning", seconds, f"the time of {basis}; prefill is mixed in")
     return e.finding(
         "REASONING",
         f"{hidden:,} of {total:,} output tokens are hidden reasoning before the answer",
@@ -69,8 +66,6 @@ def background(e: Evidence) -> Finding | None:
     seconds = sum(map(total_seconds, hit))
     if not e.is_enough("BACKGROUND", seconds):
         return None
-    what = "Switch these off in the application, or give them a small model of their own."
-    basis = "the time that these requests took"
     return e.finding(
         "BACKGROUND",
         f"{len(hit)} short requests follow {answers} answers within {_FOLLOWS_S:.0f} s: titles, "
@@ -78,7 +73,7 @@ def background(e: Evidence) -> Finding | None:
         seconds=seconds,
         explains=wait_of(hit),
         shown=(hit,),
-        cures=(cure.exact("move_background", what, seconds, basis),),
+        cures=(exactly("move_background", seconds, "the time that these requests took"),),
     )
 
 
@@ -106,7 +101,6 @@ def interference(e: Evidence) -> Finding | None:
         return None
     stalled = seconds_in("stall", hit)
     is_mostly_stall = stalled > seconds / 2
-    what = "Smaller prefill slices (--prefill-chunk) or a lower target time a token."
     return e.finding(
         "INTERFERENCE",
         f"{stalled:.2f} s runnable but not in the plan and {seconds - stalled:.2f} s of decode "
@@ -115,10 +109,7 @@ def interference(e: Evidence) -> Finding | None:
         seconds=seconds,
         confidence="high" if is_mostly_stall else "medium",
         shown=(hit,),
-        cures=(
-            cure.between("smaller_slices", what, 0.0, seconds, "at most the time held up"),
-            cure.unpredicted("separate", "Send long prompts to another instance."),
-        ),
+        cures=(at_most("smaller_slices", seconds, "the time held up"), *unpriced("separate")),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from twostroke.advice import arithmetic, cure
+from twostroke.advice import arithmetic
 from twostroke.record import WindowRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import at_most, unpriced
+from twostroke_doctor.rules.queue import KV_FULL_USAGE
 from twostroke_doctor.rules.rates import context_of
-from twostroke_doctor.rules.windows import KV_FULL_USAGE
 from twostroke_doctor.runs import Run, has_decode_rate
 
 _MUCH_SLOWER = 2.0
@@ -17,9 +18,6 @@ _FULLER = 1.5
 _CONTEXT_RATIO = 2.0
 _TPOT_RATIO = 1.3
 _MIN_KV_SHARE = 0.3
-_LESS_KV = cure.unpredicted(
-    "less_kv", "Read less KV: 8-bit KV, a shorter history, a model with fewer KV heads or windows."
-)
 
 
 def decode_kv(e: Evidence) -> Finding | None:
@@ -53,17 +51,14 @@ def _slope(e: Evidence, run: Run) -> Finding | None:
     )
     if e.given.kv_bytes_per_token:
         says += f", which reads KV at {e.given.kv_bytes_per_token / slope / 1e9:.0f} GB/s"
-    what, basis = (
-        "Halve the KV bytes (8-bit KV) or the context.",
-        "half of what grows with the context",
-    )
+    half = at_most("half_kv", seconds / 2, "half of the time that grows with the context")
     return e.finding(
         "DECODE_KV",
         says,
         seconds=seconds,
         confidence="high" if len(timed) > 2 else "medium",
         shown=(timed,),
-        cures=(cure.between("half_kv", what, 0.0, seconds / 2, basis), _LESS_KV),
+        cures=(half, *unpriced("less_kv")),
     )
 
 
@@ -82,7 +77,7 @@ def _falling(e: Evidence, run: Run) -> Finding | None:
             f"{fast.running} requests give {high:,.0f} tok/s at {before:.0%} of the KV cache and "
             f"{low:,.0f} at {after:.0%}, with nobody waiting or thrown out: reading KV takes over",
             shown=([fast, slow],),
-            cures=(_LESS_KV,),
+            cures=unpriced("less_kv"),
         )
     return None
 
@@ -115,5 +110,5 @@ def _kv_over_weights(e: Evidence) -> Finding | None:
         f"each step reads {kv / 1e9:.1f} GB of KV and {size / 1e9:.1f} GB of weights",
         confidence="high",
         shown=([top], e.fact("kv_tokens")),
-        cures=(_LESS_KV,),
+        cures=unpriced("less_kv"),
     )

@@ -10,6 +10,7 @@ from twostroke_doctor.evidence import Evidence, model_seconds
 from twostroke_doctor.evidence_lines import Shown
 from twostroke_doctor.finding import Finding
 from twostroke_doctor.parsed import Fact
+from twostroke_doctor.remedies import at_most
 from twostroke_doctor.rules.pairs import slower_pairs
 from twostroke_doctor.rules.rates import read_rate
 from twostroke_doctor.runs import Run, number_of
@@ -21,10 +22,6 @@ _MIN_PROMPT = 128
 _BATCHING_ENGINES = ("llama.cpp", "llama-server")  # engines known to prefill in batches
 _GPU_NAMES = ("cuda", "rocm", "metal", "vulkan", "sycl", "gpu")
 _MOST_OF_WEIGHTS = 0.9
-_FIT = (
-    "Make it fit: fewer layers on the GPU, a smaller context, 8-bit KV, or a smaller "
-    "quantisation of the weights."
-)
 
 
 def is_on_gpu(run: Run) -> bool:
@@ -39,7 +36,6 @@ def spill(e: Evidence) -> Finding | None:
 
 def _spill(e: Evidence, says: str, runs: Sequence[Run], confidence: str, *shown: Shown) -> Finding:
     explains = model_seconds(r for run in runs for r in run.records)
-    most = sum(explains.values())
     return e.finding(
         "SPILL",
         says,
@@ -47,7 +43,7 @@ def _spill(e: Evidence, says: str, runs: Sequence[Run], confidence: str, *shown:
         explains=explains,
         confidence=confidence,
         shown=shown,
-        cures=(cure.between("fit", _FIT, 0.0, most, "at most the time the model ran"),),
+        cures=(at_most("fit", sum(explains.values()), "the time the model ran"),),
     )
 
 

@@ -10,6 +10,7 @@ from twostroke.advice import cure
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import unpriced
 from twostroke_doctor.runs import Run
 from twostroke_doctor.wait import INFERENCE, phase_seconds, seconds_in, total_seconds
 
@@ -109,7 +110,7 @@ def _two_definitions(e: Evidence) -> Finding | None:
             seconds=record.phases.decode_s,
             confidence="high",
             shown=([record],),
-            cures=(cure.unpredicted("name_rates", "Call one end-to-end and the other decode."),),
+            cures=unpriced("name_rates"),
         )
     return None
 
@@ -133,7 +134,7 @@ def _unlike_compared(e: Evidence) -> Finding | None:
         seconds=e.total_s,
         confidence="high",
         shown=([*one.records[:2], *two.records[:2]],),
-        cures=(cure.unpredicted("like_with_like", "Compare with the same prompt and output."),),
+        cures=unpriced("like_with_like"),
     )
 
 
@@ -159,12 +160,11 @@ def window(e: Evidence) -> Finding | None:
     says = "averages over time windows, not the speed of a request"
     if idle:
         says += f"; {len(idle)} of {len(windows)} were taken when nothing ran any more"
-    what = "Log single requests, or ask the endpoint itself with --url."
     return e.finding(
         "WINDOW",
         says,
         confidence="high" if idle else "medium",
         shown=(idle or windows,),
-        cures=(cure.unpredicted("per_request", what),),
+        cures=unpriced("per_request"),
         missing=("times of single requests",),
     )

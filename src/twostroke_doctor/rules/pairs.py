@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from twostroke.advice import cure
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import exactly
 from twostroke_doctor.runs import Run
 from twostroke_doctor.wait import seconds_in
 
@@ -36,7 +36,9 @@ def slower_pairs(
                 yield Pair(run, other, low, high)
 
 
-def compared(e: Evidence, code: str, pair: Pair, says: str, key: str, what: str) -> Finding:
+def compared(
+    e: Evidence, code: str, pair: Pair, says: str, key: str, count: float | None = None
+) -> Finding:
     """Return a finding from two runs: the cure does the slow one's work at the fast one's rates."""
     slow, fast = pair.slow, pair.fast
     rates = fast.prefill_tok_s(), fast.decode_tok_s()
@@ -50,7 +52,7 @@ def compared(e: Evidence, code: str, pair: Pair, says: str, key: str, what: str)
         share=e.share(seconds),
         confidence="high" if is_sure else "medium",
         shown=([*slow.records[:2], *fast.records[:2]],),
-        cures=(cure.exact(key, what, saved, f"the same tokens at the speed of {fast.name}"),),
+        cures=(exactly(key, saved, f"the same tokens at the speed of {fast.name}", count),),
     )
 
 

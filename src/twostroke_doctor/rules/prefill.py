@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from twostroke.advice import Cure, arithmetic, cure, cures
+from twostroke.advice import Cure, arithmetic, cures
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import at_most, unpriced
 from twostroke_doctor.rules.memory import is_on_gpu
 from twostroke_doctor.rules.pairs import slower_pairs
 from twostroke_doctor.rules.rates import prefill_use
@@ -50,9 +51,6 @@ def prefill_cpu(e: Evidence) -> Finding | None:
     if not e.is_enough("PREFILL_CPU", seconds):
         return None
     rate, decode = runs[0].prefill_tok_s() or 0.0, runs[0].decode_tok_s() or 1.0
-    gpu = cure.unpredicted(
-        "gpu_prefill", "Then prefill on a GPU, or a build with fast matrix kernels (BLAS, AMX)."
-    )
     return e.finding(
         "PREFILL_CPU",
         f"the prompt runs at {rate:.3g} tok/s, {rate / decode:.1f} times the {decode:.3g} tok/s "
@@ -60,7 +58,7 @@ def prefill_cpu(e: Evidence) -> Finding | None:
         seconds=seconds,
         confidence="high" if e.given.on_cpu else "medium",
         shown=(e.fact("layers_offloaded"), hit),
-        cures=(*prefill_cures(hit)[:3], gpu),
+        cures=(*prefill_cures(hit)[:3], *unpriced("gpu_prefill")),
     )
 
 
@@ -96,8 +94,7 @@ def small_ubatch(e: Evidence) -> Finding | None:
     if not e.is_enough("SMALL_UBATCH", seconds):
         return None
     mean = sum(size for _, size in sized) / len(sized)
-    what = "Raise the physical batch of prefill (-ub 512 or more, max_num_batched_tokens)."
-    larger = cure.between("larger_ubatch", what, 0.0, seconds, "at most this prefill time")
+    larger = at_most("larger_ubatch", seconds, "this prefill time")
     return e.finding(
         "SMALL_UBATCH",
         f"the prompt is computed {mean:.0f} tokens at a time: each piece reads all weights",

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-from twostroke.advice import cure, cures
+from twostroke.advice import cures
 from twostroke_doctor.evidence import Evidence
-from twostroke_doctor.finding import Finding
+from twostroke_doctor.finding import CODES, Finding
+from twostroke_doctor.remedies import unpriced
 from twostroke_doctor.rules.prefix_inferred import flagged, repeated, slid, turns, windowed
-from twostroke_doctor.rules.prefix_miss import MissedPrefixes
-from twostroke_doctor.rules.prefix_stated import CACHE_CHECKS, forced, probed, stated
+from twostroke_doctor.rules.prefix_stated import forced, probed, stated
 
 _SIGNS = (probed, stated, forced, windowed, slid, repeated, turns, flagged)
 _ZERO_CURES = (
-    *CACHE_CHECKS,
-    cure.unpredicted(
-        "without_drafts", "Try without speculative decoding, which can switch it off."
-    ),
-    cure.unpredicted("same_salt", "Salt, LoRA and images must be the same for a hit."),
+    *unpriced("cache_on", "smaller_blocks", "without_drafts", "same_salt"),
     cures.stable_head(None, None, "last: the text itself may differ"),
 )
 
 
 def prefix_miss(e: Evidence) -> Finding | None:
     """PREFIX_MISS: by the first of the signs that shows one."""
-    for sign in _SIGNS:
-        missed = sign(e)
-        if missed is not None and missed.misses:
-            return _finding(e, missed)
-    return _rate_of_zero(e)
-
-
-def _finding(e: Evidence, missed: MissedPrefixes) -> Finding | None:
-    seconds = missed.seconds
-    if e.share(seconds) is not None and not e.is_enough("PREFIX_MISS", seconds):
-        return None
-    stable = cures.stable_head(seconds, missed.tokens)
-    if missed.is_bound:
-        basis = "at most this prefill time"
-        stable = cure.between(stable.key, stable.what, 0.0, seconds, basis)
-    return e.finding(
-        "PREFIX_MISS",
-        missed.says,
-        seconds=seconds,
-        confidence=missed.confidence,
-        shown=([miss.record for miss in missed.misses], *missed.shown),
-        cures=(stable, *missed.cures, cures.trim_history()),
-        missing=missed.missing,
-    )
+    found = next((finding for sign in _SIGNS if (finding := sign(e)) is not None), None)
+    if found is None:
+        return _rate_of_zero(e)
+    is_large = found.share is None or found.share >= CODES["PREFIX_MISS"].least_share
+    return found if is_large else None
 
 
 def _rate_of_zero(e: Evidence) -> Finding | None:

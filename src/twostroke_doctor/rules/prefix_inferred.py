@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from statistics import median_high
 
-from twostroke.advice import cure
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
+from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import unpriced
 from twostroke_doctor.rules.prefix_miss import (
     LOST_HALF,
     MIN_PREFIX,
     MOSTLY,
     Miss,
-    MissedPrefixes,
+    missed,
     priced,
 )
 from twostroke_doctor.rules.rates import context_of
@@ -29,28 +30,22 @@ _HIT_TIME = 0.3
 _MIN_SIGHTINGS = 3
 _MIN_GROUPS = 2
 
-_LARGER_CONTEXT = cure.unpredicted("larger_context", "A larger context, or cut far more at once.")
-_CHECKPOINTS = cure.unpredicted(
-    "checkpoints", "For hybrid models: smaller cache blocks, or checkpoints at the first sighting."
-)
 
-
-def windowed(e: Evidence) -> MissedPrefixes | None:
+def windowed(e: Evidence) -> Finding | None:
     """Prompts at the context limit are computed whole, every turn: the window slides."""
     limit = e.fact("n_ctx_slot") or e.fact("n_ctx")
     most = e.number("n_ctx_slot") or e.number("n_ctx")
     hit = [record for record in e.records if _fills(record, most)]
     if len(hit) < 2:
         return None
-    return MissedPrefixes(
-        misses=[Miss(r, r.phases.prefill_s or 0.0, r.prompt.new) for r in hit[1:]],
-        says=(
-            f"{len(hit)} prompts filled the context and were computed whole: the window slides, "
-            "so every turn changes the prefix"
-        ),
+    return missed(
+        e,
+        [Miss(r, r.phases.prefill_s or 0.0, r.prompt.new) for r in hit[1:]],
+        f"{len(hit)} prompts filled the context and were computed whole: the window slides, "
+        "so every turn changes the prefix",
         confidence="medium",
         shown=([limit, *e.facts("prompt_truncated_tokens")[:2]],),
-        cures=(_LARGER_CONTEXT,),
+        more_cures=unpriced("larger_context"),
         is_bound=True,
     )
 
@@ -70,7 +65,7 @@ def _known_context(record: RequestRecord) -> int | None:
     return context_of(record) if is_known else None
 
 
-def slid(e: Evidence) -> MissedPrefixes | None:
+def slid(e: Evidence) -> Finding | None:
     """A context that no longer grows is served once from few new tokens and once from all."""
     for slow, fast in (pair for run in e.runs for pair in _neighbours(run)):
         end, other_end = slow.ctx_end, fast.ctx_end
@@ -82,12 +77,11 @@ def slid(e: Evidence) -> MissedPrefixes | None:
         if not is_shown or not slow.phases.prefill_s:
             continue
         saved = slow.phases.prefill_s - (fast.phases.prefill_s or 0.0)
-        return MissedPrefixes(
-            misses=[Miss(slow, saved, new - little)],
-            says=(
-                f"a context of {end:,} tokens took {new:,} new tokens in one turn and "
-                f"{little:,} in another: the prefix was lost once"
-            ),
+        return missed(
+            e,
+            [Miss(slow, saved, new - little)],
+            f"a context of {end:,} tokens took {new:,} new tokens in one turn and "
+            f"{little:,} in another: the prefix was lost once",
             confidence="medium",
             shown=([fast],),
             missing=("whether the slow turn was the first of its chat",),
@@ -102,19 +96,18 @@ def _neighbours(run: Run) -> Iterator[tuple[RequestRecord, RequestRecord]]:
         yield two, one
 
 
-def repeated(e: Evidence) -> MissedPrefixes | None:
+def repeated(e: Evidence) -> Finding | None:
     """The same length three times: slow, slow, fast. The second should have been fast."""
     late = [found for run in e.runs for found in _late_hits(run.records) if found]
     if not late or (len(late) < _MIN_GROUPS and not e.given.shared_head):
         return None
-    return MissedPrefixes(
-        misses=[miss for found in late for miss in found],
-        says=(
-            f"{len(late)} prompts of one length came several times; a repeat still took the full "
-            "time and a later one did not: the cache keeps a prompt only after several sightings"
-        ),
+    return missed(
+        e,
+        [miss for found in late for miss in found],
+        f"{len(late)} prompts of one length came several times; a repeat still took the full "
+        "time and a later one did not: the cache keeps a prompt only after several sightings",
         confidence="medium" if e.given.shared_head else "low",
-        cures=(_CHECKPOINTS,),
+        more_cures=unpriced("checkpoints"),
         missing=_unless_shared(e, "that these are the same prompts (--shared-head)"),
     )
 
@@ -142,18 +135,17 @@ def _length(record: RequestRecord) -> int | None:
     return record.prompt.total or record.prompt.new
 
 
-def turns(e: Evidence) -> MissedPrefixes | None:
+def turns(e: Evidence) -> Finding | None:
     """Prompts that grow like a conversation and get little of it from the cache."""
     misses = _misses(e, _lost_of_turn)
     if len(misses) < _MIN_TURNS:
         return None
     cached = median_high(miss.record.prompt.cached or 0 for miss in misses)
-    return MissedPrefixes(
-        misses=misses,
-        says=(
-            f"{len(misses)} turns of a growing conversation were computed again from token "
-            f"{cached:,} on"
-        ),
+    return missed(
+        e,
+        misses,
+        f"{len(misses)} turns of a growing conversation were computed again from token "
+        f"{cached:,} on",
         confidence="medium",
         missing=_unless_shared(e, "that these turns share a prefix (--shared-head)"),
     )
@@ -175,7 +167,7 @@ def _lost_of_turn(before: RequestRecord, now: RequestRecord) -> int:
     return prefix - cached if grows and cached < LOST_HALF * prefix else 0
 
 
-def flagged(e: Evidence) -> MissedPrefixes | None:
+def flagged(e: Evidence) -> Finding | None:
     """The user says that the prompts share a prefix; the part computed again counts."""
     if not e.given.shared_head:
         return None
@@ -184,11 +176,10 @@ def flagged(e: Evidence) -> MissedPrefixes | None:
         return None
     starts = [m.record.prompt.cached for m in misses if m.record.prompt.cached]
     at = f" from token {min(starts):,} on" if starts else ""
-    return MissedPrefixes(
-        misses=misses,
-        says=(
-            f"{len(misses)} prompts that share a prefix with the one before were computed again{at}"
-        ),
+    return missed(
+        e,
+        misses,
+        (f"{len(misses)} prompts that share a prefix with the one before were computed again{at}"),
         confidence="medium",
         missing=("the prompts themselves: how long the shared prefix is",),
         is_bound=True,

@@ -1,19 +1,22 @@
-"""Requests that computed a known prefix again: which ones, at what price, and how that is known."""
+"""Requests that computed a known prefix again: which ones, and at what price."""
 
 from __future__ import annotations
 
-from twostroke.advice import Cure
-from twostroke.dataclass import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from twostroke.advice import Cure, cure, cures
 from twostroke.record import RequestRecord
+from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.evidence_lines import Shown
+from twostroke_doctor.finding import Finding
 
 LOST_HALF = 0.5
 MOSTLY = 0.8
 MIN_PREFIX = 256  # tokens: shorter common prefixes are a template's
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(NamedTuple):
     """One request that lost a prefix. seconds: their price; tokens: how many, None unknown."""
 
     record: RequestRecord
@@ -21,28 +24,35 @@ class Miss:
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissedPrefixes:
-    """The misses that one sign shows. is_bound: their seconds are an upper bound."""
-
-    misses: list[Miss]
-    says: str
-    confidence: str
-    shown: tuple[Shown, ...] = ()
-    cures: tuple[Cure, ...] = ()
-    missing: tuple[str, ...] = ()
-    is_bound: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Price of all misses."""
-        return sum(miss.seconds for miss in self.misses)
-
-    @property
-    def tokens(self) -> int | None:
-        """Tokens computed again in all misses, None where one of them is unknown."""
-        known = [miss.tokens for miss in self.misses if miss.tokens is not None]
-        return sum(known) if len(known) == len(self.misses) else None
+def missed(
+    e: Evidence,
+    misses: Sequence[Miss],
+    says: str,
+    *,
+    confidence: str,
+    shown: tuple[Shown, ...] = (),
+    more_cures: tuple[Cure, ...] = (),
+    missing: tuple[str, ...] = (),
+    is_bound: bool = False,
+) -> Finding | None:
+    """Return the finding of these misses, None without any; is_bound: their price is the most."""
+    if not misses:
+        return None
+    seconds = sum(miss.seconds for miss in misses)
+    tokens = [miss.tokens for miss in misses if miss.tokens is not None]
+    stable = cures.stable_head(seconds, sum(tokens) if len(tokens) == len(misses) else None)
+    if is_bound:
+        basis = "at most this prefill time"
+        stable = cure.between(stable.key, stable.what, 0.0, seconds, basis)
+    return e.finding(
+        "PREFIX_MISS",
+        says,
+        seconds=seconds,
+        confidence=confidence,
+        shown=([miss.record for miss in misses], *shown),
+        cures=(stable, *more_cures, cures.trim_history()),
+        missing=missing,
+    )
 
 
 def priced(record: RequestRecord, lost: int) -> list[Miss]:

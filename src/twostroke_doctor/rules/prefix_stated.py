@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from twostroke.advice import cure
 from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
-from twostroke_doctor.rules.prefix_miss import LOST_HALF, MIN_PREFIX, Miss, MissedPrefixes
+from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import unpriced
+from twostroke_doctor.rules.prefix_miss import LOST_HALF, MIN_PREFIX, Miss, missed
 
 _NOT_A_MISS = frozenset({"first_request", "no_match"})
 _MIN_GAIN_S = 0.05
@@ -13,18 +14,8 @@ _MIN_GAIN = 0.5  # of the floor of a first token
 _MAX_FORCED = 32  # lines looked at one by one
 _PROBE = "probe/"
 
-CACHE_CHECKS = (
-    cure.unpredicted("cache_on", "Check that this backend and model have prefix caching on."),
-    cure.unpredicted(
-        "smaller_blocks", "A block larger than the shared prefix never hits: smaller blocks."
-    ),
-)
-_SWA_CURE = cure.unpredicted(
-    "swa_full", "Keep the full cache (--swa-full) or context checkpoints; costs KV memory."
-)
 
-
-def probed(e: Evidence) -> MissedPrefixes | None:
+def probed(e: Evidence) -> Finding | None:
     """The probe sent one prompt twice; the second took as long as an unseen one."""
     by_id = {r.id.removeprefix(_PROBE): r for r in e.parsed.records if r.id.startswith(_PROBE)}
     again = by_id.get("again")
@@ -38,15 +29,14 @@ def probed(e: Evidence) -> MissedPrefixes | None:
     if gain < max(_MIN_GAIN_S, _MIN_GAIN * floor) or seen - floor < LOST_HALF * gain:
         return None
     price = min(seen, max(map(_ttft_s, whole))) - floor
-    return MissedPrefixes(
-        misses=[Miss(again, price, again.prompt.total)],
-        says=(
-            f"a prompt sent again took {seen:.3f} s to its first token, an unseen one of the same "
-            f"length {unseen:.3f} s and a short one {floor:.3f} s: the cache gave nothing"
-        ),
+    return missed(
+        e,
+        [Miss(again, price, again.prompt.total)],
+        f"a prompt sent again took {seen:.3f} s to its first token, an unseen one of the same "
+        f"length {unseen:.3f} s and a short one {floor:.3f} s: the cache gave nothing",
         confidence="high",
         shown=([*whole, *short],),
-        cures=CACHE_CHECKS,
+        more_cures=unpriced("cache_on", "smaller_blocks"),
     )
 
 
@@ -54,7 +44,7 @@ def _ttft_s(record: RequestRecord) -> float:
     return record.ttft_any_s or 0.0
 
 
-def stated(e: Evidence) -> MissedPrefixes | None:
+def stated(e: Evidence) -> Finding | None:
     """Our own records say why a prefix was lost, and at what price."""
     hit = [r for r in e.records if r.cache.price_s and r.cache.reason not in {None, *_NOT_A_MISS}]
     if not hit:
@@ -63,14 +53,15 @@ def stated(e: Evidence) -> MissedPrefixes | None:
     first = hit[0].cache
     where = f", first at token {first.diverged_token:,}" if first.diverged_token else ""
     message = f" in message {first.diverged_message}" if first.diverged_message is not None else ""
-    return MissedPrefixes(
-        misses=[Miss(r, r.cache.price_s or 0.0) for r in hit],
-        says=f"{len(hit)} prompts lost a known prefix ({', '.join(reasons)}){where}{message}",
+    return missed(
+        e,
+        [Miss(r, r.cache.price_s or 0.0) for r in hit],
+        f"{len(hit)} prompts lost a known prefix ({', '.join(reasons)}){where}{message}",
         confidence="high",
     )
 
 
-def forced(e: Evidence) -> MissedPrefixes | None:
+def forced(e: Evidence) -> Finding | None:
     """The engine says that it computes the whole prompt again, and why."""
     facts = e.facts("full_reprocess")
     if not facts:
@@ -87,12 +78,13 @@ def forced(e: Evidence) -> MissedPrefixes | None:
     cannot_go_back = any(name in why for name in ("SWA", "recurrent", "hybrid"))
     cause = "a sliding-window or recurrent cache cannot go back" if cannot_go_back else why
     timed = [(r, r.phases.prefill_s) for r in hit.values()]
-    return MissedPrefixes(
-        misses=[Miss(r, seconds, r.prompt.new) for r, seconds in timed if seconds],
-        says=f"the engine computed whole prompts again, {count} times: {cause}",
+    return missed(
+        e,
+        [Miss(r, seconds, r.prompt.new) for r, seconds in timed if seconds],
+        f"the engine computed whole prompts again, {count} times: {cause}",
         confidence="high",
         shown=(facts[:3],),
-        cures=(_SWA_CURE,) if cannot_go_back else (),
+        more_cures=unpriced("swa_full") if cannot_go_back else (),
         is_bound=True,
     )
 

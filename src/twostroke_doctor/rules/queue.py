@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from twostroke.advice import cure, cures
+from collections.abc import Iterable, Sequence
+
+from twostroke.advice import arithmetic, cures
+from twostroke.record import WindowRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import unpriced
 from twostroke_doctor.rules.overload import overload_text
-from twostroke_doctor.rules.windows import (
-    is_kv_full,
-    is_state_full,
-    most_used,
-    waiting_in,
-    waiting_share,
-    waiting_text,
-)
 from twostroke_doctor.wait import seconds_in
 
-_MORE_KV = cure.unpredicted(
-    "more_kv",
-    "Make room for KV: 8-bit KV, a shorter maximum length, more memory for the cache, replicas.",
-)
-_MORE_STATE = cure.unpredicted(
-    "more_state", "Give the state pool more memory (mamba ratio), the KV cache less."
-)
-_FEWER = cure.unpredicted("fewer_sequences", "Admit fewer requests at once (max_num_seqs).")
-_FINITE_RATE = cure.unpredicted(
-    "finite_rate", "Measure at a rate below capacity, or with a fixed number of requests at once."
-)
+KV_FULL_USAGE = 0.9
+_STATE_FULL_USAGE = 0.99
 
 
 def kv_full(e: Evidence) -> Finding | None:
     """KV_FULL: requests wait, or the next one must, and the KV cache is full."""
-    full = [w for w in e.windows if is_kv_full(w)]
+    full = [w for w in e.windows if _is_kv_full(w)]
     if not full or _preemptions(e):
         return None
-    waiting = waiting_in(full)
+    waiting = _waiting_in(full)
     if waiting:
-        says = f"{waiting_text(waiting)}, and the KV cache is {most_used(waiting):.1%} full"
+        says = f"{_waiting_text(waiting)}, and the KV cache is {_most_used(waiting):.1%} full"
     else:
         each = min(((w.kv_usage or 0.0) / w.running for w in full if w.running), default=0.0)
-        if each <= 1 - most_used(full):
+        if each <= 1 - _most_used(full):
             return None
         says = (
-            f"the KV cache is {most_used(full):.1%} full; one more request of the mean size "
+            f"the KV cache is {_most_used(full):.1%} full; one more request of the mean size "
             f"({each:.1%}) does not fit and waits"
         )
     return e.finding(
         "KV_FULL",
         says,
-        share=waiting_share(e.windows) if waiting else None,
+        share=_waiting_share(e.windows) if waiting else None,
         confidence="high" if waiting else "medium",
         shown=(waiting or full,),
-        cures=(_MORE_KV, cures.less_queue(None)),
+        cures=(*unpriced("more_kv"), cures.less_queue(None)),
     )
 
 
@@ -66,34 +53,34 @@ def preempt(e: Evidence) -> Finding | None:
     count = _preemptions(e)
     if not count:
         return None
-    full = [w for w in e.windows if is_kv_full(w) or w.preemptions]
+    full = [w for w in e.windows if _is_kv_full(w) or w.preemptions]
     hit = [r for r in e.records if r.preemptions]
     stalled = seconds_in("stall", hit) or None
-    waits = bool(waiting_in(full)) and stalled is None
+    waits = bool(_waiting_in(full)) and stalled is None
     return e.finding(
         "PREEMPT",
         f"{count} preemptions: requests were thrown out of the KV cache and computed again",
-        share=waiting_share(e.windows) if waits else None,
+        share=_waiting_share(e.windows) if waits else None,
         seconds=stalled,
         confidence="high",
         shown=(e.fact("preemptions_total"), e.fact("preemption_mode"), full, hit),
-        cures=(_FEWER, _MORE_KV),
+        cures=unpriced("fewer_sequences", "more_kv"),
     )
 
 
 def state_pool(e: Evidence) -> Finding | None:
     """STATE_POOL: requests wait while the KV cache has room and the recurrent state has none."""
-    full = [w for w in waiting_in(e.windows) if is_state_full(w) and not is_kv_full(w)]
+    full = [w for w in _waiting_in(e.windows) if _is_state_full(w) and not _is_kv_full(w)]
     if not full:
         return None
     return e.finding(
         "STATE_POOL",
-        f"{waiting_text(full)}: the recurrent-state pool is full while the KV cache is only "
-        f"{most_used(full):.0%} used",
-        share=waiting_share(e.windows),
+        f"{_waiting_text(full)}: the recurrent-state pool is full while the KV cache is only "
+        f"{_most_used(full):.0%} used",
+        share=_waiting_share(e.windows),
         confidence="high",
         shown=(full,),
-        cures=(_MORE_STATE, cures.less_queue(None)),
+        cures=(*unpriced("more_state"), cures.less_queue(None)),
     )
 
 
@@ -106,7 +93,7 @@ def _queue_of_records(e: Evidence) -> Finding | None:
     seconds = e.phase_s("queue")
     if not e.is_enough("QUEUE", seconds):
         return None
-    is_alone = len(e.records) == 1 and not waiting_in(e.windows)
+    is_alone = len(e.records) == 1 and not _waiting_in(e.windows)
     says = f"requests wait {seconds:.2f} s in the queue before any work starts"
     if is_alone:
         says += "; where nothing else was running, compiling a grammar or schema waits here too"
@@ -122,13 +109,13 @@ def _queue_of_records(e: Evidence) -> Finding | None:
 
 
 def _queue_of_windows(e: Evidence) -> Finding | None:
-    waiting = [w for w in waiting_in(e.windows) if not is_kv_full(w) and not is_state_full(w)]
+    waiting = [w for w in _waiting_in(e.windows) if not _is_kv_full(w) and not _is_state_full(w)]
     if not waiting:
         return None
     return e.finding(
         "QUEUE",
-        f"{waiting_text(waiting)}, though the KV cache has room: arrivals exceed capacity",
-        share=waiting_share(e.windows),
+        f"{_waiting_text(waiting)}, though the KV cache has room: arrivals exceed capacity",
+        share=_waiting_share(e.windows),
         confidence="high",
         shown=(waiting,),
         cures=(cures.less_queue(None),),
@@ -148,6 +135,41 @@ def _queue_of_benchmarks(e: Evidence) -> Finding | None:
             is_in_wait=False,
             confidence="high",
             shown=([bench],),
-            cures=(_FINITE_RATE, cures.less_queue(None)),
+            cures=(*unpriced("finite_rate"), cures.less_queue(None)),
         )
     return None
+
+
+def _waiting_in(windows: Iterable[WindowRecord]) -> list[WindowRecord]:
+    """Return the windows in which requests wait."""
+    return [w for w in windows if w.waiting]
+
+
+def _is_kv_full(window: WindowRecord) -> bool:
+    """Whether the KV cache has no room for more requests."""
+    return (window.kv_usage or 0.0) >= KV_FULL_USAGE
+
+
+def _is_state_full(window: WindowRecord) -> bool:
+    """Whether the pool of recurrent state has no room for more requests."""
+    usage = window.facts.get("mamba_usage")
+    return isinstance(usage, float) and usage >= _STATE_FULL_USAGE
+
+
+def _most_used(windows: Iterable[WindowRecord]) -> float:
+    """Return the largest share of the KV cache in use."""
+    return max(w.kv_usage or 0.0 for w in windows)
+
+
+def _waiting_share(windows: Iterable[WindowRecord]) -> float | None:
+    """Share of their stay that requests wait, by Little's law over the windows with requests."""
+    busy = [w for w in windows if w.running is not None and w.waiting is not None]
+    running, waiting = (sum(getattr(w, k) for w in busy) for k in ("running", "waiting"))
+    return arithmetic.queue_share(running, waiting)
+
+
+def _waiting_text(windows: Sequence[WindowRecord]) -> str:
+    """Say how many requests wait and run in the mean."""
+    running = sum(w.running or 0 for w in windows) / len(windows)
+    waiting = sum(w.waiting or 0 for w in windows) / len(windows)
+    return f"{waiting:.4g} requests wait while {running:.4g} run"

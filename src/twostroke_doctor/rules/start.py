@@ -5,10 +5,10 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from twostroke.advice import cure
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
+from twostroke_doctor.remedies import exactly
 from twostroke_doctor.runs import Run, has_decode_rate, has_prefill_rate
 
 _COLD_S = 1.0  # a short prompt that takes longer than this, and
@@ -50,15 +50,13 @@ def load(e: Evidence) -> Finding | None:
         says += (
             "; by so much the first contact's token came later than the next one's: load or warm-up"
         )
-    what = "Keep the model loaded (keep-alive), or load it before the first request comes."
-    basis = "the time of loading inside these requests"
     return e.finding(
         "LOAD",
         says,
         seconds=seconds,
         confidence="medium" if cold > loading or is_derived else "high",
         shown=(hit,),
-        cures=(cure.exact("keep_loaded", what, seconds, basis),),
+        cures=(exactly("keep_loaded", seconds, "the time of loading inside these requests"),),
     )
 
 
@@ -67,7 +65,6 @@ def _start_outside(e: Evidence) -> Finding | None:
     seconds = e.number("runner_start_s") or 0.0
     if seconds < _MIN_START_S or e.phase_s("load"):
         return None
-    what = "Keep the model loaded (keep-alive)."
     return e.finding(
         "LOAD",
         f"the engine took {seconds:.1f} s to start; a request that met this waited for it",
@@ -75,7 +72,7 @@ def _start_outside(e: Evidence) -> Finding | None:
         is_in_wait=False,
         confidence="low",
         shown=(e.fact("runner_start_s"),),
-        cures=(cure.exact("keep_loaded", what, seconds, "one start"),),
+        cures=(exactly("keep_loaded", seconds, "one start"),),
         missing=("whether a request waited for this start",),
     )
 
@@ -94,7 +91,6 @@ def warmup(e: Evidence) -> Finding | None:
         excess = _first_excess(run)
         if excess is None:
             continue
-        what = "Warm up with the real shapes before serving; leave the first out of averages."
         basis = "first request minus its later speed"
         return e.finding(
             "WARMUP",
@@ -104,7 +100,7 @@ def warmup(e: Evidence) -> Finding | None:
             seconds=excess.seconds,
             confidence="high" if len(run.records) > 2 else "medium",
             shown=(run.fact("warmup_s"), run.records[:4]),
-            cures=(cure.exact("warm_up", what, excess.seconds, basis),),
+            cures=(exactly("warm_up", excess.seconds, basis),),
         )
     return None
 
