@@ -20,11 +20,9 @@ from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
 from twostroke.events import Observer
-from twostroke.generation.answer import Answer
-from twostroke.generation.delta import Delta, merged
-from twostroke.generation.make_request import check_token_ids, make_request
+from twostroke.generation.answer import Answer, Delta, merged
+from twostroke.generation.make_request import EncodedPrompt, check_token_ids, make_request
 from twostroke.generation.offline import OfflineDriver
-from twostroke.generation.prompt import EncodedPrompt
 from twostroke.model.loaded import LoadedModel, load_model
 from twostroke.record import RequestRecord
 from twostroke.request import FinishReason, Request, SamplingParams, TokenLogprob

@@ -84,6 +84,25 @@ def test_cache_salt_parts_one_callers_own_cache(guarded: Served) -> None:
     assert [cached("a") > 0, cached("a") > 0, cached("b") > 0] == [False, True, False]
 
 
+def test_another_salt_of_the_same_key_is_the_reason_of_a_miss_and_of_no_other_keys(
+    guarded: Served,
+) -> None:
+    def reason(key: str, salt: str) -> str | None:
+        body = {"messages": [{"role": "user", "content": "pepper " * 40}], "max_tokens": 1}
+        salted = {**body, "cache_salt": salt}
+        reply = guarded.post("/v1/chat/completions", salted, headers=bearer(key)).json()
+        return reply["twostroke"]["records"][0]["cache"]["reason"]
+
+    assert reason(KEYS[0], "x") == "first_request"
+    assert reason(KEYS[0], "y") == "caller_changed_salt"
+    assert reason(KEYS[0], "z") == "caller_changed_salt"
+    assert reason(KEYS[0], "x") is None, "its own salt still hits"
+    assert reason(KEYS[1], "x") == "first_request"
+    assert reason(KEYS[1], "x") is None
+    metrics = guarded.get("/metrics", headers=bearer(KEYS[0])).text
+    assert 'reason="caller_changed_salt"' in metrics
+
+
 def test_neither_log_nor_metrics_hold_a_prompt_or_a_key(guarded: Served) -> None:
     body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 2, "user": "u\nser"}
     guarded.post("/v1/chat/completions", body, headers=bearer(KEYS[0]))

@@ -7,13 +7,42 @@ the engine nor who reads the answer: an offline caller and the server drive the 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from twostroke.generation.delta import Delta
+from twostroke.dataclass import dataclass
 from twostroke.record import OutputTokens, RequestRecord
-from twostroke.request import FinishReason, Request, RequestOutput
+from twostroke.request import FinishReason, Request, RequestOutput, TokenLogprob
 from twostroke.text.stream import AnswerText, TextPart, joined
+
+if TYPE_CHECKING:
+    from twostroke.text.tool_format import ToolCall  # a first token does not wait for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """New text and tokens of one answer. The last delta has the finish reason and the record.
+
+    reasoning: new text of the reasoning part, which is no part of `text`.
+    calls: tool calls that became complete. num_calls: those of the whole answer so far.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    record: RequestRecord | None = None
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    num_calls: int = 0
+
+    @property
+    def has_content(self) -> bool:
+        """Whether a reader sees anything new: text, reasoning, tool calls or log-probabilities."""
+        return bool(self.text or self.reasoning or self.calls or self.logprobs)
 
 
 class StopRequest(NamedTuple):
@@ -69,13 +98,20 @@ class Answer:
         if self._held is not None:
             return self._completed(self._held, output)
         token_ids, finish_reason = output.token_ids, output.finish_reason
-        part = self._text.push(self._without_end_token(output))
-        if part.stop is not None:
+        text_ids = token_ids
+        if finish_reason is FinishReason.STOP and self._end_token_ids.issuperset(token_ids[-1:]):
+            text_ids = token_ids[:-1]  # the end token that closed the answer has no text
+        part = self._text.push(text_ids)
+        stop = part.stop
+        if stop is not None:
             token_ids = token_ids[: part.num_tokens]
         elif finish_reason is not None:
             part = joined(part, self._text.finish())
+            stop = part.stop
         self._count(part, len(token_ids))
-        stop = part.stop
+        record = output.record
+        if record is not None:
+            record = self._finished(record, is_stop=stop is not None)
         delta = Delta(
             index=self.index,
             text=part.text,
@@ -83,7 +119,7 @@ class Answer:
             logprobs=output.logprobs[: len(token_ids)],
             finish_reason=finish_reason if stop is None else FinishReason.STOP,
             stop_reason=output.stop_reason if stop is None else stop,
-            record=self._finished(output.record, is_stop=stop is not None),
+            record=record,
             reasoning=part.reasoning,
             calls=part.calls,
             num_calls=self._num_calls,
@@ -98,13 +134,6 @@ class Answer:
         """Return, once, the request to the engine that `push` has asked for."""
         stop_request, self._stop_request = self._stop_request, None
         return stop_request
-
-    def _without_end_token(self, output: RequestOutput) -> tuple[int, ...]:
-        """Return the ids that have text: the end token that closed the answer has none."""
-        ids = output.token_ids
-        if output.finish_reason is FinishReason.STOP and ids and ids[-1] in self._end_token_ids:
-            return ids[:-1]
-        return ids
 
     def _count(self, part: TextPart, num_tokens: int) -> None:
         self._num_tokens += num_tokens
@@ -121,16 +150,16 @@ class Answer:
         """
         if output.finish_reason is None:
             return None
+        if output.record is None:
+            return held
         return replace(held, record=self._finished(output.record, is_stop=True))
 
-    def _finished(self, record: RequestRecord | None, *, is_stop: bool) -> RequestRecord | None:
+    def _finished(self, record: RequestRecord, *, is_stop: bool) -> RequestRecord:
         """Add to the engine's record the facts that only the text can give.
 
         is_stop: a stop string ended the answer. The engine calls that length when the string's last
         token was also the last token allowed.
         """
-        if record is None:
-            return None
         first_text_s = None
         if self._first_text_s is not None and record.t_arrival_s is not None:
             first_text_s = self._first_text_s - record.t_arrival_s
@@ -143,3 +172,20 @@ class Answer:
         )
         finish = FinishReason.STOP.value if is_stop else record.finish
         return replace(record, ttft_visible_s=first_text_s, output=output, finish=finish)
+
+
+def merged(deltas: Sequence[Delta]) -> Delta:
+    """Return all deltas of one answer, in order, as one; the last one gives the end."""
+    last = deltas[-1]
+    return Delta(
+        index=last.index,
+        text="".join(delta.text for delta in deltas),
+        token_ids=tuple(i for delta in deltas for i in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        record=last.record,
+        reasoning="".join(delta.reasoning for delta in deltas),
+        calls=tuple(call for delta in deltas for call in delta.calls),
+        num_calls=last.num_calls,
+    )

@@ -10,10 +10,29 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
-from twostroke.generation.prompt import EncodedPrompt
 from twostroke.model.loaded import LoadedModel
-from twostroke.request import Request, SamplingParams, TokenMask
+from twostroke.request import MessageSpan, Request, SamplingParams, TokenMask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedPrompt:
+    """The token ids of a prompt, the messages they came from, and the time that encoding took.
+
+    is_reasoning_open: the chat template has already written the tag that opens the reasoning part.
+    Units: init_s in seconds: template, tokeniser and grammar together.
+    """
+
+    token_ids: tuple[int, ...]
+    spans: tuple[MessageSpan, ...] = ()
+    init_s: float = 0.0
+    is_reasoning_open: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.token_ids)
 
 
 def make_request(

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from twostroke.engine.engine import Engine
 from twostroke.errors import RequestError
-from twostroke.generation.answer import Answer
-from twostroke.generation.delta import Delta
+from twostroke.generation.answer import Answer, Delta
 from twostroke.request import RequestOutput
 
 

@@ -10,10 +10,7 @@ REQUEST_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 class Histogram:
-    """Counts durations by upper bound. One thread adds; any thread may read.
-
-    Units: seconds.
-    """
+    """Counts durations by upper bound. Not thread-safe. Units: seconds."""
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self.sum_s = 0.0

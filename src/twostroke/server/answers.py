@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from twostroke.dataclass import dataclass
 from twostroke.engine.async_engine import AsyncEngine
-from twostroke.generation.answer import Answer
-from twostroke.generation.delta import Delta
-from twostroke.generation.make_request import another_choice, make_request
-from twostroke.generation.prompt import EncodedPrompt
+from twostroke.generation.answer import Answer, Delta
+from twostroke.generation.make_request import EncodedPrompt, another_choice, make_request
 from twostroke.request import SamplingParams
 from twostroke.server.errors import GenerationFailed
 

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from twostroke.cache.explain import join_salt
 from twostroke.dataclass import dataclass
 from twostroke.errors import TwoStrokeError
-from twostroke.generation.delta import Delta, merged
+from twostroke.generation.answer import Delta, merged
 from twostroke.meters.timings import server_timing, timings
 from twostroke.record import RequestRecord
 from twostroke.request import SamplingParams

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong
-from twostroke.generation.prompt import EncodedPrompt
+from twostroke.generation.make_request import EncodedPrompt
 from twostroke.request import SamplingParams
 from twostroke.server.answers import start_answers
 from twostroke.server.prompts import ChatPrompt

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import ContextTooLong, RequestError, TemplateError
-from twostroke.generation.prompt import EncodedPrompt
+from twostroke.generation.make_request import EncodedPrompt
 from twostroke.generation.reasoning_text import CLOSE_TAG, OPEN_TAG, ReasoningText
 from twostroke.model.loaded import LoadedModel
 from twostroke.server.errors import GrammarTimeout, TooLarge

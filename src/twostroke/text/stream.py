@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twostroke.dataclass import dataclass
 from twostroke.text.detokenizer import Detokenizer
 from twostroke.text.stop import StopMatcher
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.text.tool_format import ToolCall
+
+if TYPE_CHECKING:
+    from twostroke.text.tool_format import ToolCall  # a first token does not wait for it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextPart:
     """The text that some tokens gave, and the stop string that ended it, if one did.
 

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from twostroke.errors import TwoStrokeError
-from twostroke.generation.delta import Delta
+from twostroke.generation.answer import Delta
 from twostroke.request import FinishReason
 from twostroke.server.anthropic.errors import error_body
 from twostroke.server.anthropic.schemas import CountRequest, MessagesRequest

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from twostroke.errors import TwoStrokeError
-from twostroke.generation.delta import Delta
+from twostroke.generation.answer import Delta
 from twostroke.meters.timings import ollama_durations
 from twostroke.server.generate import Codec, GenerationRequest, Reply, accept, generate
 from twostroke.server.http.connection import parse

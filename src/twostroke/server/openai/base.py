@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from twostroke.errors import InvalidSampling, RequestError, TwoStrokeError
-from twostroke.generation.delta import Delta
+from twostroke.generation.answer import Delta
 from twostroke.request import MAX_SEED, FinishReason, SamplingParams
 from twostroke.scheduler.progress import PrefillProgress
 from twostroke.server.generate import Codec, Reply

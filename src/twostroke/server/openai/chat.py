@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from twostroke.errors import RequestError
-from twostroke.generation.delta import Delta
+from twostroke.generation.answer import Delta
 from twostroke.request import FinishReason
 from twostroke.server.errors import Unsupported
 from twostroke.server.generate import GenerationRequest, Reply, accept, generate
@@ -200,8 +200,8 @@ class ChatCodec(CompletionCodec):
         return {
             "index": delta.index,
             "delta": part,
-            "finish_reason": _finish(delta),
-            "logprobs": self._logprobs(delta),
+            "finish_reason": _finish(delta) if delta.finish_reason is not None else None,
+            "logprobs": self._logprobs(delta) if self._has_logprobs else None,
         }
 
     def whole_choice(self, answer: Delta) -> dict[str, Any]:
@@ -217,12 +217,10 @@ class ChatCodec(CompletionCodec):
             "message": message,
             "finish_reason": _finish(answer),
             "stop_reason": answer.stop_reason,
-            "logprobs": self._logprobs(answer),
+            "logprobs": self._logprobs(answer) if self._has_logprobs else None,
         }
 
-    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
-        if not self._has_logprobs:
-            return None
+    def _logprobs(self, delta: Delta) -> dict[str, Any]:
         return chat_logprobs(self.reply.service.tokenizer, delta.logprobs)
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from twostroke.errors import RequestError
-from twostroke.generation.delta import Delta
+from twostroke.generation.answer import Delta
 from twostroke.server.errors import Unsupported
 from twostroke.server.generate import GenerationRequest, Reply, accept, generate
 from twostroke.server.http.connection import parse

@@ -1,11 +1,12 @@
 """Running totals for Prometheus: vLLM's names where the meaning is the same, ours beside them.
 
-The engine's thread writes plain numbers as events come; a scrape reads them. Labels have a fixed
-set of values, never a caller's text.
+The engine's thread counts events; a scrape takes one snapshot of all counts, so that counts of one
+moment fit each other. Labels have a fixed set of values, never a caller's text.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -32,6 +33,15 @@ _VLLM_REASONS = {
     FinishReason.LENGTH.value: "length",
     FinishReason.CANCELLED.value: "abort",
 }
+_HISTOGRAMS = {
+    "time_to_first_token": REQUEST_BOUNDS_S,
+    "inter_token_latency": TOKEN_BOUNDS_S,
+    "request_time_per_output_token": TOKEN_BOUNDS_S,
+    "e2e_request_latency": REQUEST_BOUNDS_S,
+    "request_queue_time": REQUEST_BOUNDS_S,
+    "request_prefill_time": REQUEST_BOUNDS_S,
+    "request_decode_time": REQUEST_BOUNDS_S,
+}
 
 
 @dataclass(slots=True)
@@ -48,29 +58,25 @@ class _Live:
 
 
 class EngineMeters(Collector):
-    """An events.Observer (the engine's thread) and a Prometheus collector (any thread)."""
+    """An events.Observer (the engine's thread) and a Prometheus collector (any thread).
+
+    replies: HTTP replies by (route, status), and loop_lag_s: both written by the event loop.
+    """
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
-        self.replies: Counter[tuple[str, str]] = Counter()  # (route, status), by the event loop
+        self.replies: Counter[tuple[str, str]] = Counter()
         self.loop_lag_s = 0.0
         self._model = model
+        self._engine: AsyncEngine | None = None
+        self._lock = threading.Lock()  # over everything below
         self._live: dict[str, _Live] = {}
         self._ended: Counter[str] = Counter()
         self._misses: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         self._step_s: defaultdict[str, float] = defaultdict(float)
         self._num_preemptions = 0
-        self._histograms = {
-            "time_to_first_token": Histogram(REQUEST_BOUNDS_S),
-            "inter_token_latency": Histogram(TOKEN_BOUNDS_S),
-            "request_time_per_output_token": Histogram(TOKEN_BOUNDS_S),
-            "e2e_request_latency": Histogram(REQUEST_BOUNDS_S),
-            "request_queue_time": Histogram(REQUEST_BOUNDS_S),
-            "request_prefill_time": Histogram(REQUEST_BOUNDS_S),
-            "request_decode_time": Histogram(REQUEST_BOUNDS_S),
-        }
-        self._engine: AsyncEngine | None = None
+        self._histograms = {name: Histogram(bounds) for name, bounds in _HISTOGRAMS.items()}
         self.registry.register(self)
 
     def watch(self, engine: AsyncEngine) -> None:
@@ -85,18 +91,19 @@ class EngineMeters(Collector):
 
     def on_event(self, event: Event) -> None:
         """Account for one event."""
-        if isinstance(event, StepDone):
-            self._on_step(event)
-        elif isinstance(event, Arrived):
-            before_s = (event.load_s or 0.0) + (event.init_s or 0.0)
-            live = _Live(event.t_s - before_s, event.t_s, event.num_prompt_tokens)
-            self._live[event.request_id] = live
-        elif isinstance(event, Admitted):
-            self._on_admitted(event)
-        elif isinstance(event, Preempted):
-            self._num_preemptions += 1
-        else:
-            self._on_finished(event)
+        with self._lock:
+            if isinstance(event, StepDone):
+                self._on_step(event)
+            elif isinstance(event, Arrived):
+                before_s = (event.load_s or 0.0) + (event.init_s or 0.0)
+                live = _Live(event.t_s - before_s, event.t_s, event.num_prompt_tokens)
+                self._live[event.request_id] = live
+            elif isinstance(event, Admitted):
+                self._on_admitted(event)
+            elif isinstance(event, Preempted):
+                self._num_preemptions += 1
+            else:
+                self._on_finished(event)
 
     def _on_admitted(self, event: Admitted) -> None:
         live = self._live.get(event.request_id)
@@ -146,13 +153,9 @@ class EngineMeters(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         yield from self._gauges()
-        yield from self._counters()
-        for name, histogram in self._histograms.items():
-            family = HistogramMetricFamily(
-                f"vllm:{name}_seconds", name.replace("_", " "), labels=["model_name"]
-            )
-            family.add_metric([self._model], histogram.buckets(), histogram.sum_s)
-            yield family
+        with self._lock:
+            metrics = [*self._counters(), *map(self._histogram, self._histograms)]
+        yield from metrics
 
     def _gauges(self) -> Iterator[Metric]:
         engine = self._engine
@@ -197,6 +200,14 @@ class EngineMeters(Collector):
 
     def _labelled(self, name: str, label: str, values: Mapping[str, float]) -> Metric:
         family = CounterMetricFamily(name, name.replace("_", " "), labels=["model_name", label])
-        for key, value in list(values.items()):
+        for key, value in values.items():
             family.add_metric([self._model, key], value)
+        return family
+
+    def _histogram(self, name: str) -> Metric:
+        histogram = self._histograms[name]
+        family = HistogramMetricFamily(
+            f"vllm:{name}_seconds", name.replace("_", " "), labels=["model_name"]
+        )
+        family.add_metric([self._model], histogram.buckets(), histogram.sum_s)
         return family
