@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from twostroke.errors import TwoStrokeError
@@ -92,21 +93,13 @@ class _Run:
     def send(self) -> dict[str, tuple[Step, Reply]]:
         """Send every step that the limits still allow; a failed one is said and left out."""
         replies: dict[str, tuple[Step, Reply]] = {}
-        for group in self._groups():
+        for _, steps in groupby(self._plan.steps, key=_sent_with):
+            group = list(steps)
             if self._is_allowed(group):
                 replies |= self._together(group)
             else:
                 self._say(f"  {group[0].name}: left out, the limits are reached")
         return replies
-
-    def _groups(self) -> Iterator[list[Step]]:
-        """Yield the steps that go out together: each by itself, the pair at once."""
-        pair = [step for step in self._plan.steps if step.name in PAIR]
-        for step in self._plan.steps:
-            if step.name not in PAIR:
-                yield [step]
-            elif step is pair[0]:
-                yield pair
 
     def _is_allowed(self, group: list[Step]) -> bool:
         tokens = self._tokens + sum(step.most_tokens for step in group)
@@ -190,6 +183,11 @@ class _Run:
             flags = record.meter.flags if is_judged else (*record.meter.flags, CONTROL)
             out.append(replace(record, meter=replace(record.meter, flags=flags)))
         return out
+
+
+def _sent_with(step: Step) -> tuple[str, ...]:
+    """Return the names of the steps that go out at once."""
+    return PAIR if step.name in PAIR else (step.name,)
 
 
 def _summary(name: str, record: RequestRecord) -> str:
