@@ -32,7 +32,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from twostroke_doctor import Parsed
 from twostroke_doctor.diagnose import diagnose
-from twostroke_doctor.probe import Limits, make_plan, run_plan
+from twostroke_doctor.probe import ProbeLimits, make_plan, run_plan
 from twostroke_doctor.probe.machine import cpu_busy_share
 from twostroke_doctor.report import text_page
 
@@ -121,7 +121,7 @@ def burn() -> None:
 
 def examine(condition: str, port: int, prompt_tokens: int) -> dict[str, object]:
     """Ask, print the page, and return the codes found."""
-    limits = Limits(requests=12, seconds=240, tokens=40_000)
+    limits = ProbeLimits(requests=12, seconds=240, tokens=40_000)
     plan = make_plan(f"http://127.0.0.1:{port}", limits, prompt_tokens=prompt_tokens)
     said: list[str] = []
     parsed = Parsed()

@@ -10,11 +10,11 @@ from tests.doctor.fake_endpoint import FakeEndpoint
 from twostroke.errors import TwoStrokeError
 from twostroke_doctor import Parsed
 from twostroke_doctor.diagnose import diagnose
-from twostroke_doctor.probe import Limits, make_plan, run_plan
+from twostroke_doctor.probe import ProbeLimits, make_plan, run_plan
 from twostroke_doctor.probe.client import MAX_REPLY_BYTES
 from twostroke_doctor.probe.metrics import read_metrics, window_between
 
-FAST = Limits(requests=12, seconds=20, tokens=20_000)
+FAST = ProbeLimits(requests=12, seconds=20, tokens=20_000)
 
 
 @pytest.fixture(autouse=True)
@@ -166,12 +166,12 @@ def test_metrics_give_the_servers_state_and_hit_rate():
 @pytest.mark.parametrize("requests", [6, 7, 9])
 def test_never_more_requests_than_allowed(requests):
     said = []
-    _, how = ask(Limits(requests=requests, seconds=20, tokens=20_000), said=said)
+    _, how = ask(ProbeLimits(requests=requests, seconds=20, tokens=20_000), said=said)
     assert len(how.bodies) + how.num_gets <= requests
 
 
 def test_never_more_tokens_than_allowed():
-    limits = Limits(requests=12, seconds=20, tokens=2_000)
+    limits = ProbeLimits(requests=12, seconds=20, tokens=2_000)
     plan = make_plan("http://127.0.0.1:1", limits, prompt_tokens=900)
     assert plan.most_tokens <= 2_000
     _, how = ask(limits, words=900)
@@ -182,7 +182,11 @@ def test_never_more_tokens_than_allowed():
 def test_an_endless_reply_ends_with_the_time_allowed():
     started = time.monotonic()
     with pytest.raises(TwoStrokeError, match="no request gave a timed reply"):
-        ask(Limits(requests=12, seconds=0.8, tokens=20_000), endless=True, decode_s_per_token=0.01)
+        ask(
+            ProbeLimits(requests=12, seconds=0.8, tokens=20_000),
+            endless=True,
+            decode_s_per_token=0.01,
+        )
     assert time.monotonic() - started < 6
 
 
@@ -191,7 +195,7 @@ def test_a_reply_without_end_is_cut_by_bytes(monkeypatch):
     said = []
     with pytest.raises(TwoStrokeError):
         ask(
-            Limits(requests=6, seconds=20, tokens=20_000),
+            ProbeLimits(requests=6, seconds=20, tokens=20_000),
             said=said,
             endless=True,
             decode_s_per_token=0.0,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from twostroke.errors import ConfigError
-from twostroke_doctor.probe import Limits, make_plan
+from twostroke_doctor.probe import ProbeLimits, make_plan
 from twostroke_doctor.probe.endpoint import parse_endpoint
 from twostroke_doctor.probe.machine import cpu_busy_share
 
-FAST = Limits(requests=12, seconds=20, tokens=20_000)
+FAST = ProbeLimits(requests=12, seconds=20, tokens=20_000)
 
 
 def test_the_plan_is_told_before_anything_is_sent():
@@ -53,7 +53,7 @@ def test_addresses_are_read_to_their_root(url, text):
 
 def test_limits_that_leave_nothing_are_refused():
     with pytest.raises(ConfigError, match="leave nothing"):
-        make_plan("http://127.0.0.1:9", Limits(requests=3))
+        make_plan("http://127.0.0.1:9", ProbeLimits(requests=3))
 
 
 def test_the_share_of_a_busy_machine_is_a_share():

@@ -20,7 +20,7 @@ from twostroke_doctor.diagnose import diagnose
 from twostroke_doctor.finding import CODES, Diagnosis
 from twostroke_doctor.given import make_given
 from twostroke_doctor.html import html_page
-from twostroke_doctor.probe import Limits, Plan, make_plan, run_plan
+from twostroke_doctor.probe import ProbeLimits, ProbePlan, make_plan, run_plan
 
 EXIT_FOUND = 1
 EXIT_UNKNOWN = 3
@@ -58,7 +58,7 @@ def command(
     given = make_given(model, device, weights_gb, bandwidth, flops, memory_gb, threads, shared_head)
     parsed = _read(logs or [])
     if url is not None:
-        limits = Limits(requests=max_requests, seconds=max_seconds, tokens=max_tokens)
+        limits = ProbeLimits(requests=max_requests, seconds=max_seconds, tokens=max_tokens)
         plan = make_plan(url, limits, prompt_tokens, served_model, _key(api_key_env))
         if not _probe(parsed, plan, dry_run=dry_run):
             return
@@ -111,7 +111,7 @@ def _key(name: str | None) -> str | None:
     return key
 
 
-def _probe(parsed: Parsed, plan: Plan, *, dry_run: bool) -> bool:
+def _probe(parsed: Parsed, plan: ProbePlan, *, dry_run: bool) -> bool:
     """Tell the plan, send it, and add its replies; False when nothing was to be sent."""
     for line in plan.lines():
         _tell(line)

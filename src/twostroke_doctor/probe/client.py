@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from twostroke_doctor.probe.endpoint import Endpoint
-from twostroke_doctor.probe.reply import Reply
+from twostroke_doctor.probe.reply import TimedReply
 
 MAX_REPLY_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 20
@@ -49,7 +49,7 @@ class Client:
             body = response.read(MAX_BODY_BYTES + 1)
             return body if response.status == 200 and len(body) <= MAX_BODY_BYTES else None
 
-    def stream(self, path: str, body: dict[str, Any], clock: Callable[[], float]) -> Reply:
+    def stream(self, path: str, body: dict[str, Any], clock: Callable[[], float]) -> TimedReply:
         """Send one request and time its stream.
 
         Raises:
@@ -57,7 +57,7 @@ class Client:
         """
         headers = {**self._headers(), "Content-Type": "application/json"}
         with self._connected() as connection:
-            reply = Reply(started_s=clock())
+            reply = TimedReply(started_s=clock())
             payload = json.dumps(body).encode()
             connection.request("POST", self._endpoint.prefix + path, payload, headers)
             response = connection.getresponse()

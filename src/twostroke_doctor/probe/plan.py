@@ -31,7 +31,7 @@ _WORDS = _COMMON.split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProbeLimits:
     """The most that may be sent. tokens: prompts and outputs together, by an upper bound."""
 
     requests: int = 12
@@ -56,11 +56,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProbePlan:
     """Everything that will be sent, and to whom."""
 
     endpoint: Endpoint
-    limits: Limits
+    limits: ProbeLimits
     steps: tuple[Step, ...]
     model: str | None
     seed: int
@@ -91,13 +91,13 @@ class Plan:
 
 def make_plan(
     url: str,
-    limits: Limits,
+    limits: ProbeLimits,
     prompt_tokens: int = 1000,
     model: str | None = None,
     key: str | None = None,
     *,
     seed: int | None = None,
-) -> Plan:
+) -> ProbePlan:
     """Return the steps that fit the limits, the most telling ones kept.
 
     Raises:
@@ -121,10 +121,10 @@ def make_plan(
             limit=f"at least {NUM_LOOKS + 2} requests and 200 tokens",
         )
     drawn = random.SystemRandom().getrandbits(32) if seed is None else seed
-    return Plan(endpoint, limits, kept, model, drawn)
+    return ProbePlan(endpoint, limits, kept, model, drawn)
 
 
-def _within(steps: tuple[Step, ...], limits: Limits) -> tuple[Step, ...]:
+def _within(steps: tuple[Step, ...], limits: ProbeLimits) -> tuple[Step, ...]:
     """Drop steps until the limits hold: the pair first, then the controls."""
     order = ("pair", "control", "again", "unseen", "first", "short")
     kept = list(steps)

@@ -18,7 +18,7 @@ from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.json_meters import LLAMA_SERVER, OLLAMA
 from twostroke_doctor.parsers.openai_usage import add_usage
 from twostroke_doctor.probe.plan import PAIR, Step
-from twostroke_doctor.probe.reply import Reply
+from twostroke_doctor.probe.reply import TimedReply
 
 CONTROL = "control"
 ID_PREFIX = "probe/"
@@ -29,7 +29,7 @@ _MIN_EARLY_S = 0.05
 _TOKENS_A_CHUNK = 4
 
 
-def record_of(step: Step, reply: Reply, model: str | None) -> RequestRecord | None:
+def record_of(step: Step, reply: TimedReply, model: str | None) -> RequestRecord | None:
     """Return the record of one reply, None when it held neither text nor an end.
 
     The time to the first text is booked as prefill until `settle` takes load and queue out of it.
@@ -68,13 +68,13 @@ def record_of(step: Step, reply: Reply, model: str | None) -> RequestRecord | No
     )
 
 
-def _gaps(reply: Reply) -> InterTokenLatency:
+def _gaps(reply: TimedReply) -> InterTokenLatency:
     if not reply.gaps:
         return InterTokenLatency()
     return InterTokenLatency(p50_s=median(reply.gaps), max_s=max(reply.gaps))
 
 
-def _server_side(reply: Reply) -> Draft:
+def _server_side(reply: TimedReply) -> Draft:
     """Return the server's own figures of the request: counts, load, cached tokens."""
     timings, ollama = reply.final.get("timings"), reply.final.get("ollama")
     if isinstance(timings, dict) and LLAMA_SERVER.fits(timings):
@@ -99,7 +99,7 @@ def _new_tokens(step: Step, server: Draft) -> int | None:
     return None if step.same_as else server.prompt_total
 
 
-def _flags(reply: Reply, output: int | None) -> tuple[str, ...]:
+def _flags(reply: TimedReply, output: int | None) -> tuple[str, ...]:
     flags = ["ttft_as_prefill"]
     early, first = reply.first_empty_s, reply.first_text_s or 0.0
     if early is not None and early < _EARLY * first and first - early > _MIN_EARLY_S:

@@ -15,7 +15,7 @@ _MAX_NAME = 300
 
 
 @dataclass(slots=True, kw_only=True)
-class Reply:
+class TimedReply:
     """Moments of one reply, in seconds after sending began, and the server's own figures.
 
     finish_s: of the chunk that says why the reply ended; the first token may end it without text.

@@ -20,9 +20,9 @@ from twostroke_doctor.parsed import Fact, Item
 from twostroke_doctor.probe.client import Client, ProbeFailed
 from twostroke_doctor.probe.machine import cpu_busy_share
 from twostroke_doctor.probe.metrics import read_metrics, window_between
-from twostroke_doctor.probe.plan import PAIR, Plan, Step
+from twostroke_doctor.probe.plan import PAIR, ProbePlan, Step
 from twostroke_doctor.probe.record import CONTROL, record_of, settle
-from twostroke_doctor.probe.reply import Reply, first_model
+from twostroke_doctor.probe.reply import TimedReply, first_model
 
 ENGINE = "endpoint"
 _JUDGED = frozenset({"first", "again", "long"})
@@ -30,7 +30,7 @@ _CHAT = "/v1/chat/completions"
 
 
 def run_plan(
-    plan: Plan,
+    plan: ProbePlan,
     *,
     say: Callable[[str], None] = lambda line: None,
     clock: Callable[[], float] = time.monotonic,
@@ -44,17 +44,17 @@ def run_plan(
     items: list[Item] = []
     if plan.endpoint.is_local and (busy := cpu_busy_share()) is not None:
         items.append(Fact(name="cpu_busy_share", value=round(busy, 3), engine=ENGINE))
-    run = _Run(plan, client, clock, say)
+    probe = _Probe(plan, client, clock, say)
     try:
-        run.look()
+        probe.look()
         before = read_metrics(client.get("/metrics"))
     except ProbeFailed as error:
         raise TwoStrokeError(f"the endpoint did not answer: {error}") from error
-    records = run.records(run.send())
+    records = probe.records(probe.send())
     if not records:
         raise TwoStrokeError(
             "no request gave a timed reply",
-            value=run.last_failure,
+            value=probe.last_failure,
             remedy="Check the model name (--served-model) and the server's own log.",
         )
     try:
@@ -66,11 +66,15 @@ def run_plan(
     return [*items, *records]
 
 
-class _Run:
+class _Probe:
     """One run of a plan against one server."""
 
     def __init__(
-        self, plan: Plan, client: Client, clock: Callable[[], float], say: Callable[[str], None]
+        self,
+        plan: ProbePlan,
+        client: Client,
+        clock: Callable[[], float],
+        say: Callable[[str], None],
     ) -> None:
         self._plan, self._client, self._clock, self._say = plan, client, clock, say
         self._model = plan.model
@@ -90,9 +94,9 @@ class _Run:
             name = first_model(self._client.get("/v1/models"))
         self._model = self._model or name
 
-    def send(self) -> dict[str, tuple[Step, Reply]]:
+    def send(self) -> dict[str, tuple[Step, TimedReply]]:
         """Send every step that the limits still allow; a failed one is said and left out."""
-        replies: dict[str, tuple[Step, Reply]] = {}
+        replies: dict[str, tuple[Step, TimedReply]] = {}
         for _, steps in groupby(self._plan.steps, key=_sent_with):
             group = list(steps)
             if self._is_allowed(group):
@@ -111,9 +115,9 @@ class _Run:
         self._tokens += step.most_tokens
         self._requests += 1
 
-    def _together(self, group: list[Step]) -> dict[str, tuple[Step, Reply]]:
+    def _together(self, group: list[Step]) -> dict[str, tuple[Step, TimedReply]]:
         """Send steps at once, each on its own connection."""
-        done: dict[str, tuple[Step, Reply]] = {}
+        done: dict[str, tuple[Step, TimedReply]] = {}
         failed: dict[str, str] = {}
 
         def ask(step: Step) -> None:
@@ -137,7 +141,7 @@ class _Run:
         self.last_failure = f"{name}: {why}"
         self._say(f"  {self.last_failure}")
 
-    def _ask(self, step: Step) -> Reply:
+    def _ask(self, step: Step) -> TimedReply:
         prompt = self._plan.prompt_of(step)
         if self._is_ollama:
             options = {"num_predict": step.output, "temperature": 0}
@@ -152,7 +156,7 @@ class _Run:
         }
         return self._ask_with_usage(step, chat) if self._asks_for_usage else self._chat(chat)
 
-    def _ask_with_usage(self, step: Step, chat: dict[str, Any]) -> Reply:
+    def _ask_with_usage(self, step: Step, chat: dict[str, Any]) -> TimedReply:
         """Ask for token counts too; an old server that refuses this is asked again without."""
         try:
             return self._chat({**chat, "stream_options": {"include_usage": True}})
@@ -164,10 +168,10 @@ class _Run:
         self._count(step)
         return self._chat(chat)
 
-    def _chat(self, body: dict[str, Any]) -> Reply:
+    def _chat(self, body: dict[str, Any]) -> TimedReply:
         return self._client.stream(_CHAT, body, self._clock)
 
-    def records(self, replies: dict[str, tuple[Step, Reply]]) -> list[RequestRecord]:
+    def records(self, replies: dict[str, tuple[Step, TimedReply]]) -> list[RequestRecord]:
         """Return the records of the replies that held text; those outside the wait are flagged."""
         timed: dict[str, RequestRecord] = {}
         for name, (step, reply) in replies.items():
