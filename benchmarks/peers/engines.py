@@ -43,7 +43,20 @@ class WorkerError(Exception):
 class Worker:
     """One running engine."""
 
-    def __init__(self, name: str, gguf: Path, threads: int, python: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        gguf: Path,
+        threads: int,
+        python: str | None = None,
+        *,
+        script: Path | None = None,
+    ) -> None:
+        """Start it; script: another worker than the engine's own.
+
+        Raises:
+            WorkerError: the model or the program is missing, or it cannot load the model.
+        """
         spec = ENGINES[name]
         self.name = name
         model = spec.model_path(gguf)
@@ -54,7 +67,7 @@ class Worker:
         environ = os.environ | {"OMP_NUM_THREADS": str(threads)}
         try:
             self.process = subprocess.Popen(
-                [program, str(HERE / spec.worker)],
+                [program, str(script or HERE / spec.worker)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
