@@ -25,7 +25,7 @@ def slow_log(tmp_path):
     return path
 
 
-def test_a_page_on_stdout_and_zero(slow_log, capsys):
+def test_the_page_goes_to_stdout_and_the_exit_code_is_zero(slow_log, capsys):
     assert invoke(["doctor", str(slow_log)]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("Decode holds 86 % of the wait") and err == ""
@@ -39,13 +39,13 @@ def test_json_is_one_document(slow_log, capsys):
     assert len(whole["records"]) == 1
 
 
-def test_json_lines(slow_log, capsys):
+def test_json_lines_hold_the_summary_first_and_the_records_last(slow_log, capsys):
     assert invoke(["doctor", str(slow_log), "--jsonl"]) == 0
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
     assert kinds[0] == "summary" and kinds[-1] == "record"
 
 
-def test_html_file(slow_log, tmp_path, capsys):
+def test_the_html_file_is_written_or_the_reason_is_told(slow_log, tmp_path, capsys):
     target = tmp_path / "page.html"
     assert invoke(["doctor", str(slow_log), "--html", str(target)]) == 0
     assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -60,7 +60,7 @@ def test_fail_on_a_code_that_was_found(slow_log, capsys):
     assert "LAOD" in capsys.readouterr().err
 
 
-def test_unknown_is_three(tmp_path, capsys):
+def test_an_unknown_cause_exits_with_three(tmp_path, capsys):
     path = tmp_path / "other.log"
     path.write_text("nothing to see\n")
     assert invoke(["doctor", str(path)]) == 3
@@ -77,7 +77,7 @@ def test_unknown_is_three(tmp_path, capsys):
         ["--url", "ftp://x"],
     ],
 )
-def test_usage_is_two(arguments, capsys):
+def test_wrong_usage_exits_with_two(arguments, capsys):
     assert invoke(["doctor", *arguments]) == 2
     assert capsys.readouterr().err
 
@@ -88,7 +88,7 @@ def test_flags_sharpen_to_the_ceiling(slow_log, capsys):
     assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "DECODE_BW"
 
 
-def test_standard_input(monkeypatch, capsys):
+def test_a_dash_reads_standard_input(monkeypatch, capsys):
     text = log.ollama(prompt=(1000, 20.0), decode=(50, 2.0))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert invoke(["doctor", "-"]) == 0
@@ -163,7 +163,8 @@ def test_no_compiler_no_native_module(slow_log):
     assert done.stdout.startswith("Decode holds 86 %")
 
 
-def test_the_doctor_itself_needs_no_numpy(slow_log):
+@pytest.mark.parametrize("facts", [[], ["--model", "llama-3.1-8b", "--device", "h100"]])
+def test_the_doctor_itself_needs_no_numpy(slow_log, facts):
     code = (
         "import typer\n"
         "from twostroke.cli import doctor\n"
@@ -172,6 +173,6 @@ def test_the_doctor_itself_needs_no_numpy(slow_log):
         "app(sys.argv[1:])\n"
     )
     blocked = {"numpy", "torch", "tokenizers", "jinja2", "fastapi", "uvicorn"}
-    done = run_without(blocked, code, str(slow_log), "--json")
+    done = run_without(blocked, code, str(slow_log), "--json", *facts)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["findings"][0]["code"] == "DECODE"

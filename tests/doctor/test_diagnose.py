@@ -54,7 +54,7 @@ def test_equal_lengths_of_a_benchmark_are_no_miss():
     assert "PREFIX_MISS" not in {f.code for f in findings_of(*same)}
 
 
-def test_stall_is_interference():
+def test_stalled_seconds_are_interference():
     first = findings_of(own(prefill_s=0.5, stall_s=3.0, decode_s=2.0))[0]
     assert (first.code, first.phase, first.seconds) == ("INTERFERENCE", "stall", 3.0)
 
@@ -68,7 +68,7 @@ def test_mixed_steps_count_only_beyond_this_requests_prefill():
     assert "INTERFERENCE" not in {f.code for f in findings_of(smooth)}
 
 
-def test_tail_init_and_reasoning():
+def test_tail_init_and_reasoning_are_found_by_their_seconds():
     assert findings_of(own(prefill_s=0.5, decode_s=2.0, tail_s=60.0))[0].code == "TAIL"
     assert findings_of(own(init_s=3.19, prefill_s=0.02, decode_s=0.81))[0].code == "INIT"
     thinking = OutputTokens(total=101, reasoning=90, visible=11)
@@ -100,7 +100,7 @@ def test_of_two_codes_the_larger_comes_first():
     assert [f.code for f in found] == ["LOAD", "QUEUE"]
 
 
-def test_small_batches_of_prefill():
+def test_prefill_in_small_pieces_is_small_ubatch():
     record = own(prefill_s=10.0, decode_s=1.0, chunks=10)
     record = replace(record, prompt=PromptTokens(total=1500, cached=0, new=1500))
     first = findings_of(record)[0]

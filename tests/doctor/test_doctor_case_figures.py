@@ -48,7 +48,7 @@ def test_d04_saves_34_seconds_a_turn():
     assert "11,778 new tokens" in first.says and "76 in another" in first.says
 
 
-def test_d06_prices_the_lost_head_at_this_prefills_own_rate():
+def test_d06_prices_the_lost_prefix_at_this_prefills_own_rate():
     first = findings(by_name("D06"))[0]
     lost = (100_000 - 800) + (101_000 - 800)  # what the turn before had in the cache
     assert first.seconds == pytest.approx(lost * 4.92 / 4096, rel=1e-6)
@@ -82,7 +82,7 @@ def test_d10_the_gpu_is_at_its_roof_and_the_prompt_was_shorter():
     assert all("bits" not in cure.what and "knob" not in cure.what for cure in first.cures)
 
 
-def test_d11_littles_law():
+def test_d11_more_requests_arrive_than_are_completed():
     first = findings(by_name("D11"))[0]
     assert "12 requests a second arrive and 10 are completed" in first.says
     rateless = log.bench(**{"Traffic request rate": "12.0", "Mean TTFT (ms)": "18800.00"})
@@ -102,7 +102,7 @@ def test_d20_without_an_output_count_has_no_share():
     assert pytest.approx(136, abs=0.1) == 29411 / 216.26
 
 
-def test_d23_lists_the_candidates_in_order():
+def test_d23_lists_the_checks_of_a_cache_that_never_hits_in_order():
     first = findings(by_name("D23 vllm#31920"))[0]
     keys = [cure.key for cure in first.cures]
     assert keys == ["cache_on", "smaller_blocks", "without_drafts", "same_salt", "stable_head"]
@@ -180,13 +180,13 @@ def test_d41_kv_outweighs_the_weights():
     assert "DECODE_KV" not in {f.code for f in full}, "a full cache is another matter"
 
 
-def test_d42_slope():
+def test_d42_says_how_much_1000_tokens_of_context_cost():
     slope = (1 / 5.95 - 1 / 25.0) / (146_000 - 30_000)
     assert slope * 1e6 == pytest.approx(1.104, abs=0.001)
     assert "1.1" in findings(by_name("D42"))[0].says
 
 
-def test_d45_break_even_and_a_positive_control():
+def test_d45_drafts_under_their_break_even_are_spec_bad_and_good_ones_not():
     num_drafts, cost_ratio, accepted = 4, 0.25, 0.34
     assert 1 + num_drafts * cost_ratio == 2.0, "accepted length at which drafting pays"
     # Leviathan et al. 2023, arXiv:2211.17192, equation 1, with 3 drafts
@@ -217,7 +217,7 @@ def test_d57_both_rates_are_right():
     assert "43.09" in first.says and "50.38" in first.says
 
 
-def test_d60_prefill_is_super_linear():
+def test_d60_prefill_grows_faster_than_the_prompt():
     first_of = {20_000: 12.80, 40_000: 34.58, 80_000: 161.10}
     rates = [n / t for n, t in first_of.items()]
     assert rates == pytest.approx([1562, 1157, 497], abs=0.6)

@@ -69,7 +69,7 @@ def test_warm_up_is_not_taken_for_a_hit():
     assert took(record(parsed, "first").phases.load_s, 0.6)
 
 
-def test_load_of_the_first_contact():
+def test_a_slow_first_contact_is_load():
     parsed, _ = ask(load_s=0.7, words=200)
     first = diagnose(parsed).findings[0]
     assert first.code == "LOAD"
@@ -101,7 +101,7 @@ def test_two_at_once_on_a_batching_server_do_not_queue():
     assert not any(r.phases.queue_s for r in parsed.records)
 
 
-def test_tail_after_the_last_token():
+def test_seconds_after_the_last_token_are_tail():
     parsed, _ = ask(tail_s=0.4, words=200)
     first = diagnose(parsed).findings[0]
     assert first.code == "TAIL"
@@ -211,7 +211,7 @@ def test_a_refusal_is_said_and_no_record_is_made():
     assert all("no such model" in line for line in said if "status" in line)
 
 
-def test_nobody_there():
+def test_an_endpoint_that_nobody_serves_is_an_error():
     with pytest.raises(TwoStrokeError, match="cannot be reached"):
         run_plan(make_plan("http://127.0.0.1:9", FAST))
 

@@ -33,7 +33,7 @@ def test_prompts_differ_from_the_first_word_except_the_repeated_one():
     "url",
     ["ftp://x", "http://", "http://a b", "http://u:p@host", "http://h:99999999", "http://h\r\nx"],
 )
-def test_what_is_no_address_is_refused(url):
+def test_a_text_that_is_no_address_is_refused(url):
     with pytest.raises(ConfigError):
         parse_endpoint(url)
 
