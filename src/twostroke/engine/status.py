@@ -7,9 +7,8 @@ what it reads belongs to one moment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from twostroke.dataclass import dataclass
 from twostroke.request import SamplingParams
 from twostroke.scheduler.policy import longest_prompt
 from twostroke.scheduler.progress import PrefillProgress
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from twostroke.predict.predictor import Predictor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EngineStatus:
+class EngineStatus(NamedTuple):
     """None: unknown. Units: seconds; KV blocks; tokens.
 
     predicted_wait_s: how long a request added now would wait for admission. progress: by request

@@ -46,14 +46,15 @@ class StepPlanner:
         prefill: list[Slice] = []
         if self._queues.waiting or len(streams) < len(self._queues.running):
             prefill = self._plan_prefill(streams)
-        slices = (tuple(prefill), tuple(streams))
         if not prefill and not streams:
             return StepPlan()
+        priced = StepPlan(tuple(prefill), tuple(streams))
         return StepPlan(
-            *slices,
+            priced.prefill,
+            priced.decode,
             tuple(self._memory.new_blocks),
             tuple(self._memory.copies),
-            self._predictor.step_s(StepPlan(*slices)),
+            self._predictor.step_s(priced),
         )
 
     # Decode

@@ -218,6 +218,8 @@ class Scheduler:
 
     def take_events(self) -> list[Event]:
         """Return what happened since the last call, in order."""
+        if not self._events:
+            return []
         events = self._events[:]
         self._events.clear()
         return events
