@@ -45,10 +45,7 @@ def diagnose(parsed: Parsed, given: Given | None = None) -> Diagnosis:
     if not found or _is_open(e, found):
         found.insert(0, _unknown(e))
     return Diagnosis(
-        findings=tuple(_without_noise(found)),
-        wait=e.wait,
-        records=e.records,
-        caveats=_caveats(e),
+        findings=tuple(_without_noise(found)), wait=e.wait, records=e.records, caveats=_caveats(e)
     )
 
 

@@ -41,6 +41,12 @@ _COLOURS = {
     "inference": "#8c8c8c",
     "unaccounted": "#bab0ac",
 }
+_WINDOW_LINES: tuple[tuple[str, Callable[[WindowRecord], float | None], str], ...] = (
+    ("requests waiting", lambda w: w.waiting, "#e15759"),
+    ("requests running", lambda w: w.running, "#4e79a7"),
+    ("KV cache used", lambda w: w.kv_usage, "#59a14f"),
+    ("generation, tok/s", lambda w: w.output_tok_s, "#f28e2b"),
+)
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}
 h1{font-size:1.4em}h2{font-size:1.1em;margin-bottom:.2em}
@@ -140,26 +146,23 @@ def _series(parsed: Parsed) -> list[str]:
     return out
 
 
-def _bins(count: int) -> list[tuple[int, int]]:
-    """Cut [0, count) into at most MAX_BINS parts."""
-    step = max(1, -(-count // MAX_BINS))
-    return [(start, min(start + step, count)) for start in range(0, count, step)]
+def _means(values: Sequence[float | None]) -> list[float | None]:
+    """Cut the values into at most MAX_BINS bins and return the mean of the known ones of each."""
+    step = max(1, -(-len(values) // MAX_BINS))
+    bins = [values[start : start + step] for start in range(0, len(values), step)]
+    known = ([value for value in one if value is not None] for one in bins)
+    return [sum(one) / len(one) if one else None for one in known]
 
 
 def _stacked(records: Sequence[RequestRecord]) -> str:
-    bins = _bins(len(records))
-    means = []
-    for start, stop in bins:
-        mean = dict.fromkeys(WAIT_PHASES, 0.0)
-        for record in records[start:stop]:
-            for name, seconds in phase_seconds(record).items():
-                mean[name] += seconds / (stop - start)
-        means.append(mean)
-    top = max((sum(mean.values()) for mean in means), default=0.0) or 1.0
-    width, parts = _WIDTH / len(bins), []
-    for number, mean in enumerate(means):
+    waits = [phase_seconds(record) for record in records]
+    means = {name: _means([wait.get(name, 0.0) for wait in waits]) for name in WAIT_PHASES}
+    columns = [[mean or 0.0 for mean in column] for column in zip(*means.values(), strict=True)]
+    top = max(map(sum, columns)) or 1.0
+    width, parts = _WIDTH / len(columns), []
+    for number, column in enumerate(columns):
         y = float(_HEIGHT)
-        for name, seconds in mean.items():
+        for name, seconds in zip(WAIT_PHASES, column, strict=True):
             height = _HEIGHT * seconds / top
             if height >= _LEAST_HEIGHT:
                 y -= height
@@ -167,26 +170,14 @@ def _stacked(records: Sequence[RequestRecord]) -> str:
     return _chart(parts, f"highest: {seconds_text(top)}")
 
 
-_WINDOW_LINES: tuple[tuple[str, Callable[[WindowRecord], float | None], str], ...] = (
-    ("requests waiting", lambda w: w.waiting, "#e15759"),
-    ("requests running", lambda w: w.running, "#4e79a7"),
-    ("KV cache used", lambda w: w.kv_usage, "#59a14f"),
-    ("generation, tok/s", lambda w: w.output_tok_s, "#f28e2b"),
-)
-
-
 def _window_series(windows: Sequence[WindowRecord]) -> list[str]:
     out = []
     for name, value, colour in _WINDOW_LINES:
-        points = []
-        for start, stop in _bins(len(windows)):
-            known = [v for w in windows[start:stop] if (v := value(w)) is not None]
-            points.append(sum(known) / len(known) if known else None)
-        top = max((p for p in points if p is not None), default=0.0)
-        if top <= 0:
-            continue
-        out.append(f"<h2>{text(name)}</h2>")
-        out.append(_chart([_line(points, top, colour)], f"highest: {top:.4g}"))
+        points = _means([value(window) for window in windows])
+        top = max((point for point in points if point is not None), default=0.0)
+        if top > 0:
+            out.append(f"<h2>{text(name)}</h2>")
+            out.append(_chart([_line(points, top, colour)], f"highest: {top:.4g}"))
     return out
 
 

@@ -17,10 +17,7 @@ from twostroke_doctor.parsed import Parsed
 SCHEMA_VERSION = 1
 WIDTH = 96
 BAR_WIDTH = 44
-_PHASE_NAMES = {
-    "inference": "prefill and decode",
-    "unaccounted": "not accounted for",
-}
+_PHASE_NAMES = {"inference": "prefill and decode", "unaccounted": "not accounted for"}
 
 
 def printable(text: str) -> str:

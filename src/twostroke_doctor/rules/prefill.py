@@ -35,12 +35,7 @@ def prefill_cures(records: Sequence[RequestRecord]) -> tuple[Cure, ...]:
     tokens = sum(r.prompt.new or 0 for r in records)
     seconds = seconds_in("prefill", records)
     first = (cures.shorter_prompt(tokens or None, seconds),) if seconds else ()
-    return (
-        *first,
-        cures.stable_head(None, None),
-        cures.trim_history(),
-        cures.faster_prefill(),
-    )
+    return (*first, cures.stable_head(None, None), cures.trim_history(), cures.faster_prefill())
 
 
 def prefill_cpu(e: Evidence) -> Finding | None:

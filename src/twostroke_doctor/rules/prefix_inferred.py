@@ -10,14 +10,7 @@ from twostroke.record import RequestRecord
 from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
 from twostroke_doctor.remedies import unpriced
-from twostroke_doctor.rules.prefix_miss import (
-    LOST_HALF,
-    MIN_PREFIX,
-    MOSTLY,
-    Miss,
-    missed,
-    priced,
-)
+from twostroke_doctor.rules.prefix_miss import LOST_HALF, MIN_PREFIX, MOSTLY, Miss, missed, priced
 from twostroke_doctor.rules.rates import context_of
 from twostroke_doctor.runs import Run
 
