@@ -22,6 +22,7 @@ import numpy as np
 
 from tests.kernels.random_blocks import FORMATS, random_rows
 from twostroke import _native
+from twostroke import _native_testing as kernels
 from twostroke.formats.ggml_types import GGMLType
 
 COPIES_BYTES = 64 << 20  # one repetition reads at least so many bytes of weights
@@ -64,14 +65,14 @@ class Peaks:
 def measure(
     peaks: Peaks, set_: str, format_: GGMLType, n: int, k: int, rows: int, repeats: int
 ) -> Measurement:
-    packed = _native.pack(int(format_), n, k, random_rows(format_, n, k).reshape(-1))
+    packed = kernels.pack(int(format_), n, k, random_rows(format_, n, k).reshape(-1))
     x = np.random.default_rng(0).standard_normal((rows, k), dtype=np.float32)
     operations = 2.0 * n * k * rows
     copies = max(1, int(min(COPIES_BYTES / packed.size + 1, MANY_ROWS_OPS / operations)))
     times, of_read, of_peak = [], [], []
     for _ in range(repeats):
         read, peak = peaks.read_gb_per_s(), peaks.gop_per_s(set_, format_)
-        (seconds,) = _native.linear_seconds(set_, int(format_), packed, n, x, 1, copies)
+        (seconds,) = kernels.linear_seconds(set_, int(format_), packed, n, x, 1, copies)
         times.append(seconds)
         of_read.append(packed.size / seconds / 1e9 / read)
         if peak:

@@ -53,8 +53,8 @@ def allocated(path: Path, context: int, concurrency: int) -> dict[str, int]:
     config = EngineConfig(kv_memory_bytes=wanted, max_model_len=context)
     built = build_engine(model, config)
     backend = built.engine._runner.model
-    matrices = sum(backend.packed_bytes().values())
-    named = backend.packed_bytes()
+    named = built.backend.packed_bytes
+    matrices = sum(named.values())
     small = sum(w.nbytes for w in model.weights.all() if w.name not in named)
     prompt = tuple(i % 1000 + 3 for i in range(context - 8))
     built.engine.add(Request(

@@ -45,11 +45,11 @@ class TimedProgram:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
-    def step(self, pool: Any, kv: Any, token_ids: Any, *rest: Any) -> None:
+    def step(self, **arguments: Any) -> None:
         """Run the native call."""
         start = time.perf_counter()
-        self._program.step(pool, kv, token_ids, *rest)
-        self.calls.append((start, time.perf_counter(), len(token_ids)))
+        self._program.step(**arguments)
+        self.calls.append((start, time.perf_counter(), len(arguments["token_ids"])))
 
 
 class FinishedLog:

@@ -1,6 +1,7 @@
-// CPUID -> kernel sets, best first. Compiled without instruction-set flags and without LTO on
-// purpose.
+// CPUID -> kernel sets, best first. Compiled without instruction-set flags and without LTO, so that
+// it runs on any CPU.
 #include <cstring>
+#include <initializer_list>
 
 #include "kernels.h"
 
@@ -10,6 +11,8 @@ const KernelTable* kernels_scalar();
 #if defined(__x86_64__)
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
+const KernelTable* kernels_avx512_bf16_dot();
+const KernelTable* kernels_avx512_bf16_fma();
 #endif
 
 namespace {
@@ -40,6 +43,15 @@ const KernelTable* const* kernel_sets() {
 const KernelTable* kernel_set(const char* name) {
   for (auto set = kernel_sets(); *set; set++)
     if (!std::strcmp((*set)->name, name)) return *set;
+  return nullptr;
+}
+
+const KernelTable* kernel_variant([[maybe_unused]] const char* name) {
+#if defined(__x86_64__)
+  if (kernel_set("avx512"))
+    for (const KernelTable* table : {kernels_avx512_bf16_dot(), kernels_avx512_bf16_fma()})
+      if (!std::strcmp(table->name, name)) return table;
+#endif
   return nullptr;
 }
 

@@ -1,7 +1,7 @@
 // The table of kernels: one per instruction set, filled by isa/*.cpp from the same bodies.
-// Raw pointers and 64-bit sizes; no Python, no allocation and no throwing inside a kernel. Outputs
-// first, inputs after, sizes last. Same bits: every float sum of one row has one fixed order, the
-// same for any number of rows, items, threads or chunks.
+// Kernels take raw pointers and 64-bit sizes: outputs, then inputs, then sizes. They allocate
+// nothing and throw nothing. Same bits: every float sum of one row has one fixed order, whatever
+// the number of rows, items, threads or chunks.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,32 +34,31 @@ struct PackedMatrix {
   const uint8_t* data;
 };
 
-// Rows of activations as a linear kernel wants them, in tiles of at most 8 rows.
-// Integer weights: int8 per 32 values + float scale + sums; the kind is fixed by the weight format
-// (zero point, halves). bf16 weights: bf16 rows; f16 and f32 weights: float rows.
+// The form in which a linear kernel reads activations, in tiles of at most 8 rows: for integer
+// weights int8 per 32 values with a float scale and sums, for bf16 weights bf16 rows, for f16 and
+// f32 weights float rows.
 using ActKind = int32_t;
 
 struct LinearCall {
   int64_t rows, k;
   const void* acts;  // written by act_store for act_kind(mats[i].format), one kind for all mats
-  int64_t count;     // matrices that share the activations (q,k,v or gate,up)
+  int64_t count;     // matrices that share the activations (q, k, v or gate, up)
   const PackedMatrix* mats;    // [count]
   float* const* outs;          // [count], each [rows, ldo[i]]
   const int64_t* ldo;          // [count]
   const float* const* biases;  // [count], entries may be null
   int64_t threads;
-  const uint8_t*
-      next;  // first bytes of the matrix that will be read next, to be prefetched; may be null
+  const uint8_t* next;  // first bytes of the matrix read after this call, for prefetch; may be null
 };
 
 // ---- attention over the paged cache
 enum class KvType : int32_t { bf16 = 0, f16 = 1, q8 = 2 };
 
 constexpr int64_t kBlockTokens = 16;  // tokens of a cache block
-constexpr int64_t kStepKeys =
-    64;  // keys scored at once, counted from position 0: a constant of the format
-constexpr int64_t kSplitKeys =
-    256;  // keys of a split, counted from position 0: a constant of the format
+// Keys scored at once, and keys of a split. Both are counted from position 0 and fix the order of
+// sums: changing them changes bits.
+constexpr int64_t kStepKeys = 64;
+constexpr int64_t kSplitKeys = 256;
 
 // One layer's cache: block b, head h at base + b * block_bytes + h * head_bytes; [K part][V part]
 // per head.
@@ -89,12 +88,18 @@ struct AttentionCall {
   int64_t threads;
 };
 
-// One piece of work that any thread may take: a split of a few rows (decode), or a tile of rows
-// over all splits (prefill).
+// How one request's attention is cut into items: tiles of query tokens, each over all keys
+// (prefill), or splits of the keys, each for all query tokens (decode).
+enum class AttentionCut : int32_t { tile, split };
+
+// The work of one KV head that any thread may take.
 struct AttentionItem {
-  int32_t seq, head, a, b;  // b < 0: split a of all rows; else rows of tokens [a, b)
-  int64_t cost;             // keys x rows, to run long items first
-  int64_t partial;  // floats into the partials where this (seq, head) keeps its splits; -1: none
+  AttentionCut cut;
+  int32_t seq, kv_head;
+  int32_t first_token, end_token;  // tile: query tokens [first_token, end_token) of the request
+  int32_t split;                   // split: keys [split * kSplitKeys, (split + 1) * kSplitKeys)
+  int64_t partials;                // split: where this (seq, kv_head) keeps its splits, in floats
+  int64_t cost;                    // keys x rows
 };
 
 // ---- sampling
@@ -114,11 +119,14 @@ struct SampleRow {
   const int32_t* output_ids;  // ids that all three penalties look at
   int64_t num_output;
   const uint32_t* mask;  // bit i set: token i allowed; null: all allowed
-  int32_t num_logprobs;  // -1: none; n: chosen and the n best
-  int32_t target_id;     // >= 0: also return the log-probability of this id
+  bool wants_logprobs;   // of the chosen token and of the num_top best
+  int32_t num_top;
+  bool wants_target;  // also the log-probability of target_id
+  int32_t target_id;
 };
+constexpr int32_t kNoToken = -1;  // no logit is finite
 struct SampleResult {
-  int32_t token_id;
+  int32_t token_id;      // or kNoToken
   float logprob;         // of token_id, from the raw logits; NaN when not asked
   float target_logprob;  // NaN when not asked
   int32_t top_ids[32];
@@ -150,33 +158,31 @@ struct KernelTable {
   size_t (*linear_scratch_bytes)(const LinearCall&);  // per thread
   int64_t (*linear_items)(const LinearCall&);
   void (*linear_run)(const LinearCall&, int64_t item, void* scratch);
-  void (*embed_row)(float* out, Format, const uint8_t* row, int64_t k,
-                    float scale);  // row in GGUF layout, not packed
+  // `row` lies in the layout of the GGUF file, not packed.
+  void (*embed_row)(float* out, Format, const uint8_t* row, int64_t k, float scale);
 
   // ---- rows (body/rows.inc): every call works on one row or on an elementwise range
-  void (*rms_norm)(float* out, const float* x, const float* weight, int64_t n,
-                   float eps);                                         // out may be x
+  // out may be x.
+  void (*rms_norm)(float* out, const float* x, const float* weight, int64_t n, float eps);
   void (*add)(float* out, const float* x, const float* y, int64_t n);  // out may be x
   void (*gated)(float* out, const float* gate, const float* up, int64_t n, Activation);
-  void (*rope)(float* x, int64_t heads, int64_t head_dim, int64_t position,
-               const RopeRows&);                     // in place
+  // In place.
+  void (*rope)(float* x, int64_t heads, int64_t head_dim, int64_t position, const RopeRows&);
   void (*soft_cap)(float* x, int64_t n, float cap);  // in place
-  void (*scale)(float* x, int64_t n, float factor);  // in place
 
   // ---- cache and attention (body/attention.inc)
-  void (*kv_append)(const KvLayer&, int64_t slot, const float* k,
-                    const float* v);  // one token, all heads
-  void (*kv_read)(float* k, float* v, const KvLayer&,
-                  int64_t slot);                            // one token, all heads, as stored
+  // One token, all heads; kv_read returns the values as stored.
+  void (*kv_append)(const KvLayer&, int64_t slot, const float* k, const float* v);
+  void (*kv_read)(float* k, float* v, const KvLayer&, int64_t slot);
   size_t (*attention_scratch_bytes)(const AttentionCall&);  // per thread
-  // Fills items (capacity from attention_max_items), returns their number and the floats of
-  // partials needed.
+  // Fills items (capacity from attention_max_items) in the order of the requests. Returns their
+  // number and the floats of partials needed.
   int64_t (*attention_max_items)(const AttentionCall&);
   int64_t (*attention_plan)(const AttentionCall&, AttentionItem* items, int64_t* partial_floats);
-  // done: [num_seqs * num_kv_heads] zeroed counters; next: the item this thread will probably run
-  // after, for prefetch, or null.
+  // splits_done: [num_seqs * num_kv_heads] zeroed counters; next: the item that this thread will
+  // probably run afterwards, for prefetch, or null.
   void (*attention_run)(const AttentionCall&, const AttentionItem&, const AttentionItem* next,
-                        void* scratch, float* partials, int32_t* done);
+                        void* scratch, float* partials, int32_t* splits_done);
 
   // ---- sampling (body/sample.inc)
   size_t (*sample_scratch_bytes)(int64_t vocab);
@@ -186,15 +192,11 @@ struct KernelTable {
 
 int64_t kv_head_bytes(KvType, int64_t head_dim);  // bytes of one head's block: K part and V part
 
-// dispatch.cpp: the sets this build and CPU have, best first, null-terminated; and one by name
-// (null: not here).
+// dispatch.cpp: the sets of this build and CPU, best first, ended by null; one by name, or null.
 const KernelTable* const* kernel_sets();
 const KernelTable* kernel_set(const char* name);
-
-// pack.cpp: GGUF rows -> panels. Same bytes for every kernel set.
-bool can_pack(Format);
-int64_t packed_bytes(Format, int64_t n, int64_t k);  // -1: k does not divide
-void pack_rows(uint8_t* out, Format, const uint8_t* rows, int64_t n, int64_t k, int64_t pair0,
-               int64_t pair1);
+// Tables that no engine chooses: "avx512-bf16-dot" and "avx512-bf16-fma" multiply bf16 keys by one
+// way each, whatever the CPU. Tests hold them to the same bits. Null: not here.
+const KernelTable* kernel_variant(const char* name);
 
 }  // namespace twostroke

@@ -184,7 +184,7 @@ double run_for(ThreadPool& pool, double seconds, Work& work) {
     } while (rate.seconds < seconds);
   };
   std::lock_guard lock(pool.in_use());
-  pool.run_items(pool.size(), Deal::each, one);
+  pool.run_items(pool.size(), Schedule::one_per_thread, one);
   double total = 0;
   for (const Rate& rate : rates) total += rate.amount / rate.seconds;
   return total;

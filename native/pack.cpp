@@ -1,144 +1,9 @@
-// GGUF rows -> panels. Integers and scales only move, nothing is rounded; every kernel set reads
-// the same bytes.
-#include <cstring>
+#include "pack.h"
 
-#include "gguf_blocks.h"
-#include "kernels.h"
+#include "pack_units.h"
 
 namespace twostroke {
 namespace {
-
-void store_u32(uint8_t* out, uint32_t value) { std::memcpy(out, &value, 4); }
-
-// The 16 bytes of nibbles of one row (value i low, value i + 16 high) into the four lines.
-void put_nibbles(NibbleLines& lines, int row, const uint8_t* nibbles) {
-  for (int j = 0; j < 4; j++) std::memcpy(&lines[j][4 * row], nibbles + 4 * j, 4);
-}
-
-void put_low_nibbles(NibbleLines& lines, int row, const uint8_t* q) {
-  uint8_t nibbles[16];
-  for (int i = 0; i < 16; i++) nibbles[i] = uint8_t((q[i] & 15) | q[i + 16] << 4);
-  put_nibbles(lines, row, nibbles);
-}
-
-// Bit `bit` of all 32 integers of a row.
-void put_bit(BitLine& line, int row, const uint8_t* q, int bit) {
-  uint32_t plane = 0;
-  for (int quad = 0; quad < 8; quad++)
-    plane |= (load_u32(q + 4 * quad) >> bit & 0x01010101u) << quad;
-  store_u32(&line[4 * row], plane);
-}
-
-// Bits `bit` and `bit + 1` of all 32 integers of a row.
-void put_crumbs(CrumbLines& lines, int row, const uint8_t* q, int bit) {
-  for (int half = 0; half < 2; half++) {
-    uint32_t plane = 0;
-    for (int quad = 0; quad < 4; quad++)
-      plane |= (load_u32(q + 16 * half + 4 * quad) >> bit & 0x03030303u) << (2 * quad);
-    store_u32(&lines[half][4 * row], plane);
-  }
-}
-
-void put(Q4_0Unit& unit, int row, const uint8_t* b) {
-  put_nibbles(unit.nibbles, row, Q4_0Block::nibbles(b, 0));
-  unit.d[row] = load_u16(b);
-}
-
-void put(Q4_1Unit& unit, int row, const uint8_t* b) {
-  put_nibbles(unit.nibbles, row, Q4_1Block::nibbles(b, 0));
-  unit.d[row] = load_u16(b);
-  unit.m[row] = load_u16(b + 2);
-}
-
-void put(Q5_0Unit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  Q5_0Block::integers(b, 0, q);
-  put_nibbles(unit.nibbles, row, Q5_0Block::nibbles(b, 0));
-  put_bit(unit.bit4, row, q, 4);
-  unit.d[row] = load_u16(b);
-}
-
-void put(Q5_1Unit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  Q5_1Block::integers(b, 0, q);
-  put_nibbles(unit.nibbles, row, Q5_1Block::nibbles(b, 0));
-  put_bit(unit.bit4, row, q, 4);
-  unit.d[row] = load_u16(b);
-  unit.m[row] = load_u16(b + 2);
-}
-
-void put(Q8_0Unit& unit, int row, const uint8_t* b) {
-  for (int quad = 0; quad < 8; quad++)
-    store_u32(&unit.bytes[quad][4 * row], load_u32(b + 2 + 4 * quad) ^ 0x80808080u);
-  unit.d[row] = load_u16(b);
-}
-
-void put(Q2KUnit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  for (int g = 0; g < 8; g++) {
-    Q2KBlock::integers(b, g, q);
-    put_crumbs(unit.crumbs[g], row, q, 0);
-    for (int half = 0; half < 2; half++)
-      unit.scale_min[g][half][row] = Q2KBlock::scale_min(b, g, half);
-  }
-  unit.d[row] = load_u16(b + 80);
-  unit.dmin[row] = load_u16(b + 82);
-}
-
-void put(Q3KUnit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  for (int g = 0; g < 8; g++) {
-    Q3KBlock::integers(b, g, q);
-    put_crumbs(unit.groups[g].crumbs, row, q, 0);
-    put_bit(unit.groups[g].bit2, row, q, 2);
-    for (int half = 0; half < 2; half++) unit.scale[g][half][row] = Q3KBlock::scale(b, g, half);
-  }
-  unit.d[row] = load_u16(b + 108);
-}
-
-void put(Q4KUnit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  for (int g = 0; g < 8; g++) {
-    Q4KBlock::integers(b, g, q);
-    put_low_nibbles(unit.nibbles[g], row, q);
-    unit.scale[g][row] = six_bit_scale(b + 4, g);
-    unit.minimum[g][row] = six_bit_minimum(b + 4, g);
-  }
-  unit.d[row] = load_u16(b);
-  unit.dmin[row] = load_u16(b + 2);
-}
-
-void put(Q5KUnit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  for (int g = 0; g < 8; g++) {
-    Q5KBlock::integers(b, g, q);
-    put_low_nibbles(unit.groups[g].nibbles, row, q);
-    put_bit(unit.groups[g].bit4, row, q, 4);
-    unit.scale[g][row] = six_bit_scale(b + 4, g);
-    unit.minimum[g][row] = six_bit_minimum(b + 4, g);
-  }
-  unit.d[row] = load_u16(b);
-  unit.dmin[row] = load_u16(b + 2);
-}
-
-void put(Q6KUnit& unit, int row, const uint8_t* b) {
-  uint8_t q[32];
-  for (int g = 0; g < 8; g++) {
-    Q6KBlock::integers(b, g, q);
-    put_low_nibbles(unit.groups[g].nibbles, row, q);
-    put_crumbs(unit.groups[g].bits45, row, q, 4);
-    for (int half = 0; half < 2; half++) unit.scale[g][half][row] = Q6KBlock::scale(b, g, half);
-  }
-  unit.d[row] = load_u16(b + 208);
-}
-
-void put(Iq4XsUnit& unit, int row, const uint8_t* b) {
-  for (int g = 0; g < 8; g++) {
-    put_nibbles(unit.nibbles[g], row, Iq4XsBlock::nibbles(b, g));
-    unit.scale[g][row] = Iq4XsBlock::scale(b, g);
-  }
-  unit.d[row] = load_u16(b);
-}
 
 // Pairs [pair0, pair1) of a matrix of quantised blocks.
 template <class Unit, class Block>
@@ -249,11 +114,12 @@ Packing packing_of(Format format) {
 
 bool can_pack(Format format) { return packing_of(format).pack != nullptr; }
 
-int64_t packed_bytes(Format format, int64_t n, int64_t k) {
+int64_t num_pairs(int64_t n) { return (n + kPairRows - 1) / kPairRows; }
+
+std::optional<int64_t> packed_bytes(Format format, int64_t n, int64_t k) {
   const Packing p = packing_of(format);
-  if (!p.pack || n <= 0 || k <= 0 || (!p.pads_k && k % p.unit_values)) return -1;
-  const int64_t pairs = (n + kPairRows - 1) / kPairRows;
-  return pairs * ((k + p.unit_values - 1) / p.unit_values) * p.unit_bytes;
+  if (!p.pack || n <= 0 || k <= 0 || (!p.pads_k && k % p.unit_values)) return std::nullopt;
+  return num_pairs(n) * ((k + p.unit_values - 1) / p.unit_values) * p.unit_bytes;
 }
 
 void pack_rows(uint8_t* out, Format format, const uint8_t* rows, int64_t n, int64_t k,

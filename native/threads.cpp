@@ -25,16 +25,18 @@ void Signal::await(uint32_t seen, std::chrono::microseconds spin) {
     }
   } while (std::chrono::steady_clock::now() < until);
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  word_.wait(seen, std::memory_order_seq_cst);
+  count_.wait(seen, std::memory_order_seq_cst);
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void WorkShares::reset(int64_t items, Deal deal) {
+void WorkShares::reset(int64_t items, Schedule schedule) {
   const int64_t n = static_cast<int64_t>(shares_.size());
-  steal_.store(deal != Deal::each, std::memory_order_relaxed);
+  const bool is_queue = schedule == Schedule::shared_queue;
+  steal_.store(schedule != Schedule::one_per_thread, std::memory_order_relaxed);
   for (int64_t t = 0; t < n; t++) {
-    const int64_t begin = deal == Deal::queue ? 0 : items * t / n;
-    shares_[t].end = deal == Deal::queue ? (t ? 0 : items) : items * (t + 1) / n;
+    // The queue is the share of thread 0: the others steal from it.
+    const int64_t begin = is_queue ? 0 : items * t / n;
+    shares_[t].end = !is_queue ? items * (t + 1) / n : t == 0 ? items : 0;
     shares_[t].left.store(shares_[t].end - begin, std::memory_order_release);
   }
 }
@@ -44,12 +46,12 @@ int64_t WorkShares::claim(int thread) {
   for (int i = 0; i < n; i++) {
     Share& share = shares_[(thread + i) % n];
     if (share.left.load(std::memory_order_relaxed) > 0) {
-      if (i && !steal_.load(std::memory_order_relaxed)) return -1;
+      if (i && !steal_.load(std::memory_order_relaxed)) return kNoItem;
       const int64_t left = share.left.fetch_sub(1, std::memory_order_acquire);
       if (left > 0) return share.end - left;
     }
   }
-  return -1;
+  return kNoItem;
 }
 
 ThreadPool::ThreadPool(int threads) : threads_(threads), shares_(threads) {
@@ -69,16 +71,16 @@ void ThreadPool::stop() {
   for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::deal(int64_t items, Deal deal) {
+void ThreadPool::start_section(int64_t items, Schedule schedule) {
   total_ = items;
   done_.store(0, std::memory_order_relaxed);
-  shares_.reset(items, deal);
+  shares_.reset(items, schedule);
 }
 
-// Runs items until none is left. Whoever finishes the section's last one prepares the next.
+// Runs items until none is left. The thread that ends the section's last item starts the next one.
 void ThreadPool::take_part(int thread) {
   int64_t mine = 0;
-  for (int64_t item; (item = shares_.claim(thread)) >= 0; mine++) job_->item(item, thread);
+  for (int64_t item; (item = shares_.claim(thread)) != kNoItem; mine++) job_->item(item, thread);
   if (!mine) return;
   const int64_t total = total_;  // read before the count below lets others go on
   if (done_.fetch_add(mine, std::memory_order_acq_rel) + mine < total) return;

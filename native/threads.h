@@ -1,6 +1,6 @@
-// Threads that walk the sections of a step together. A section ends with its last item, not with
-// the arrival of every thread: a thread that another process keeps off its core holds up the others
-// by the item it has, and by nothing else. Waiting spins briefly, then sleeps.
+// Threads that run the sections of a job together. A section ends with its last item, not with the
+// arrival of every thread: a thread that another process keeps off its core delays the others by
+// the item it has claimed, and by nothing else. A waiting thread spins briefly, then sleeps.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -19,36 +19,38 @@ inline void cpu_relax() {
 #endif
 }
 
-// A word that threads wait on until it changes.
+// A count of events that threads wait on.
 class Signal {
  public:
-  uint32_t value() const { return word_.load(std::memory_order_acquire); }
-  // Changes the word and wakes whoever sleeps on it.
+  uint32_t value() const { return count_.load(std::memory_order_acquire); }
+  // Counts an event and wakes the sleeping threads.
   void raise() {
-    word_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst)) word_.notify_all();
+    count_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst)) count_.notify_all();
   }
-  // Returns once the word is no longer `seen`, after at most `spin` of burning the core.
+  // Returns once the count is no longer `seen`. Spins for at most `spin`, then sleeps.
   void await(uint32_t seen, std::chrono::microseconds spin);
 
  private:
-  alignas(64) std::atomic<uint32_t> word_{0};
+  alignas(64) std::atomic<uint32_t> count_{0};
   std::atomic<uint32_t> sleepers_{0};
 };
 
-// How the items of a section go to the threads.
-enum class Deal {
-  shares,  // each takes its own share in order, then steals from the others
-  queue,   // one queue for all
-  each,    // one item a thread, never stolen
+// Which thread runs which item of a section.
+enum class Schedule {
+  work_stealing,   // each thread runs its own share in order, then items of other shares
+  shared_queue,    // all threads take the next item of one queue
+  one_per_thread,  // each thread runs its own item alone
 };
 
-// Items of one section. They may be dealt anew once all of the last ones are done.
+constexpr int64_t kNoItem = -1;
+
+// The items of one section. May be reset once all items have run.
 class WorkShares {
  public:
   explicit WorkShares(int threads) : shares_(static_cast<size_t>(threads)) {}
-  void reset(int64_t items, Deal deal);
-  // Next item for `thread`, or -1 when none is left. What was written before reset is seen.
+  void reset(int64_t items, Schedule);
+  // Next item for `thread`, or kNoItem. The thread then sees all that was written before reset.
   int64_t claim(int thread);
 
  private:
@@ -61,11 +63,11 @@ class WorkShares {
   std::vector<Share> shares_;
 };
 
-// What a pool runs: sections of items, one after the other.
+// Sections of items that a pool runs one after the other.
 class Job {
  public:
   virtual void item(int64_t item, int thread) = 0;
-  // Deals the items of the next section, while no other item runs; false: there is none.
+  // Starts the next section by ThreadPool::start_section, while no item runs; false: none is left.
   virtual bool advance() = 0;
 
  protected:
@@ -81,30 +83,31 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return threads_; }
-  // Held by whoever runs a job.
+  // The caller of run() holds it.
   std::mutex& in_use() { return in_use_; }
 
   // Runs all sections, the caller as thread 0, denormals flushed.
   void run(Job& job);
-  // For Job::advance: how many items come next, at least 1.
-  void deal(int64_t items, Deal deal);
-  // Runs one section of items: one(item, thread).
-  template <class One>
-  void run_items(int64_t items, Deal how, One& one) {
-    struct Section final : Job {
+  // For Job::advance: the number of items that come next, at least 1.
+  void start_section(int64_t items, Schedule);
+  // Runs one section of items: run_one(item, thread).
+  template <class RunOne>
+  void run_items(int64_t items, Schedule schedule, RunOne& run_one) {
+    struct OneSection final : Job {
       ThreadPool& pool;
-      One& one;
+      RunOne& run_one;
       int64_t items;
-      Deal how;
-      Section(ThreadPool& p, One& o, int64_t n, Deal d) : pool(p), one(o), items(n), how(d) {}
-      void item(int64_t item, int thread) override { one(item, thread); }
+      Schedule schedule;
+      OneSection(ThreadPool& p, RunOne& r, int64_t n, Schedule s)
+          : pool(p), run_one(r), items(n), schedule(s) {}
+      void item(int64_t item, int thread) override { run_one(item, thread); }
       bool advance() override {
-        const bool any = items > 0;
-        if (any) pool.deal(items, how);
+        const bool is_left = items > 0;
+        if (is_left) pool.start_section(items, schedule);
         items = 0;
-        return any;
+        return is_left;
       }
-    } section(*this, one, items, how);
+    } section(*this, run_one, items, schedule);
     run(section);
   }
 

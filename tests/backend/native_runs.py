@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tests.kernels.activations import quantised
+from twostroke import _native_testing
 from twostroke.backend.arrays import StepArrays
 from twostroke.backend.inputs import step_arrays
-from twostroke.backend.native import NativeModel, native_module, pack_weights
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import native_module
+from twostroke.backend.native_weights import pack_weights
 from twostroke.backend.reference import Floats, ReferenceOps, round_bf16
 from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType
@@ -59,6 +62,14 @@ def make_model(
         kernel_set=kernel_set,
         pool=pool,
     )
+
+
+def read_kv(model: NativeModel, layer: int, slot: int) -> np.ndarray:
+    """Return K and V of one slot as stored: [2, K, D]."""
+    config = model.config
+    k, v = (np.empty(config.num_kv_heads * config.head_dim, np.float32) for _ in range(2))
+    _native_testing.read_kv(model._kv, layer, slot, k, v)
+    return np.stack([k, v]).reshape(2, config.num_kv_heads, config.head_dim)
 
 
 def in_chunks(model: NativeModel, ids: Sequence[int], size: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from tests.backend.native_runs import (
 )
 from tests.golden_data import ReferenceRun, open_model
 from tests.tiny_models import FAMILIES, TINY_MODELS, write_named
-from twostroke.backend.native import native_module
+from twostroke.backend.native_library import native_module
 from twostroke.config import KvType
 from twostroke.model.config import ModelConfig
 from twostroke.model.weights import ModelWeights

@@ -11,7 +11,8 @@ import pytest
 from tests.backend.native_runs import make_model
 from tests.golden_data import golden, nll, open_model
 from twostroke.backend.arrays import StepArrays
-from twostroke.backend.native import NativeModel, native_module
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import native_module
 from twostroke.step import BLOCK_SIZE
 
 KERNEL_SETS = tuple(native_module().kernel_sets())

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.backend.native_runs import arrays_of, make_model, piece
+from tests.backend.native_runs import arrays_of, make_model, piece, read_kv
 from tests.golden_data import open_model
 from tests.tiny_models import write_named
 from twostroke.backend.arrays import StepArrays
-from twostroke.backend.native import NativeModel, choose_kernel_set, native_module
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import choose_kernel_set, native_module
 from twostroke.errors import InvalidSampling, ShapeError, UnsupportedCPU
 from twostroke.request import SamplingParams
 from twostroke.sampling import row_sampling, sample
@@ -103,19 +104,19 @@ def test_bias_outside_the_vocabulary_is_refused(model: NativeModel) -> None:
 def test_a_new_block_is_zeroed_and_a_copied_one_keeps_its_first_tokens(model: NativeModel) -> None:
     model.logits(step_of(2 * BLOCK_SIZE, [0]))  # fills blocks 7 and 6
     first, last = 7 * BLOCK_SIZE, 7 * BLOCK_SIZE + BLOCK_SIZE - 1
-    kept = [model.read_kv(layer, first) for layer in range(model.config.num_layers)]
+    kept = [read_kv(model, layer, first) for layer in range(model.config.num_layers)]
     assert all(np.abs(kv).max() > 0 for kv in kept)
     copies = np.array([[7, 20, 3]], np.int32)
     model.logits(changed(step_of(1, []), copies=copies))
     for layer in range(model.config.num_layers):
         for slot in range(BLOCK_SIZE):
-            source = model.read_kv(layer, first + slot)
-            target = model.read_kv(layer, 20 * BLOCK_SIZE + slot)
+            source = read_kv(model, layer, first + slot)
+            target = read_kv(model, layer, 20 * BLOCK_SIZE + slot)
             assert np.array_equal(target, source if slot < 3 else np.zeros_like(source))
     other = arrays_of([piece("s", IDS, 0, 1, 8)], rows=[], new_blocks=(7,))
     model.logits(other)
     for layer in range(model.config.num_layers):
-        assert not model.read_kv(layer, first).any() and not model.read_kv(layer, last).any()
+        assert not read_kv(model, layer, first).any() and not read_kv(model, layer, last).any()
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ class Packing:
         self.count += 1
         out[:] = weight.raw + np.uint8(1)
 
-    def packed_bytes(self, kind: int, n: int, k: int) -> int:
-        return -1 if kind == self.refused else n * k
+    def packed_bytes(self, kind: int, n: int, k: int) -> int | None:
+        return None if kind == self.refused else n * k
 
 
 def weight(name: str, fill: int) -> Weight:

@@ -10,7 +10,9 @@ import pytest
 
 from tests.golden_data import open_model
 from tests.tiny_models import write_named
-from twostroke.backend.native import NativeModel, native_module, pack_weights
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import native_module
+from twostroke.backend.native_weights import pack_weights
 from twostroke.backend.reference_model import ReferenceModel
 from twostroke.backend.runner import ModelRunner
 from twostroke.config import KvType

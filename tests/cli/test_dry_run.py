@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_models import write_named
-from twostroke.backend.native import NativeModel, native_module, pack_weights
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import native_module
+from twostroke.backend.native_weights import pack_weights
 from twostroke.cli.dry_run import dry_run
 from twostroke.config import KvType
 from twostroke.formats.gguf import open_gguf

@@ -11,7 +11,9 @@ import numpy as np
 
 from tests.simulation import EventLog
 from tests.small_cost import small_cost
-from twostroke.backend.native import NativeModel, native_module, pack_weights
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import native_module
+from twostroke.backend.native_weights import pack_weights
 from twostroke.backend.runner import ModelRunner
 from twostroke.cache.manager import KVCacheManager
 from twostroke.config import EngineConfig, KvType

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.native_engine import GREEDY, SEEDED, Answer, RealModel
-from twostroke.backend.native import native_module
+from twostroke.backend.native_library import native_module
 from twostroke.config import KvType
 from twostroke.model.loaded import load_model
 from twostroke.request import SamplingParams

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.native_engine import GREEDY, SEEDED, Answer, RealEngine, RealModel
-from twostroke.backend.native import native_module
+from twostroke.backend.native_library import native_module
 from twostroke.events import Preempted
 from twostroke.model.loaded import load_model
 from twostroke.predict.kv import kv_block_bytes, kv_format

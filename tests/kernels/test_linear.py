@@ -8,6 +8,7 @@ import pytest
 from tests.kernels.activations import quantised, steps_of
 from tests.kernels.random_blocks import FLOAT_FORMATS, FORMATS, random_rows, shortest_k
 from twostroke import _native
+from twostroke import _native_testing as kernels
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.formats.quant import dequantize
 
@@ -27,11 +28,11 @@ class Layer:
     def __init__(self, type_: GGMLType, n: int, k: int) -> None:
         rows = random_rows(type_, n, k)
         self.type, self.n, self.k = type_, n, k
-        self.packed = _native.pack(int(type_), n, k, rows.reshape(-1))
+        self.packed = kernels.pack(int(type_), n, k, rows.reshape(-1))
         self.weights = dequantize(rows, type_, (n, k)).astype(np.float64)
 
     def __call__(self, set_: str, x: np.ndarray, **how: object) -> np.ndarray:
-        return _native.linear(set_, int(self.type), self.packed, self.n, x, **how)
+        return kernels.linear(set_, int(self.type), self.packed, self.n, x, **how)
 
 
 @lru_cache(maxsize=8)  # the kernel sets take turns on one matrix
@@ -164,7 +165,7 @@ def test_extreme_integers_do_not_saturate(set_: str) -> None:
             assert not scales  # the fixture would otherwise hide a scale that never changes
             layer = Layer(type_, 32, k)
             stored[:] = np.where(_is_integer_byte(type_, rows.shape[1]), fill, stored)
-            layer.packed = _native.pack(int(type_), 32, k, stored.reshape(-1))
+            layer.packed = kernels.pack(int(type_), 32, k, stored.reshape(-1))
             weights = dequantize(stored, type_, (32, k)).astype(np.float64)
             for sign in (1, -1):
                 x = np.full((2, k), sign * 3.0, np.float32)
@@ -213,7 +214,7 @@ def test_wrong_arguments_are_refused(change: dict[str, object], message: str) ->
         "x": np.zeros((2, 64), np.float32),
     }
     with pytest.raises(ValueError, match=message):
-        _native.linear(**(call | change))
+        kernels.linear(**(call | change))
 
 
 def test_a_wrong_type_of_array_is_refused() -> None:

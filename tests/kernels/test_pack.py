@@ -6,6 +6,7 @@ import pytest
 
 from tests.kernels.random_blocks import FORMATS, random_rows, shortest_k
 from twostroke import _native
+from twostroke import _native_testing as kernels
 from twostroke.formats.ggml_types import GGMLType
 from twostroke.formats.quant import dequantize
 
@@ -15,7 +16,7 @@ SETS = _native.kernel_sets()
 
 def identity_product(set_: str, type_: GGMLType, packed: np.ndarray, n: int, k: int) -> np.ndarray:
     """The weights as the kernels see them: one row of the identity at a time gives one column."""
-    return _native.linear(set_, int(type_), packed, n, np.eye(k, dtype=np.float32)).T
+    return kernels.linear(set_, int(type_), packed, n, np.eye(k, dtype=np.float32)).T
 
 
 @pytest.mark.parametrize("type_", **BY_NAME)
@@ -23,7 +24,7 @@ def identity_product(set_: str, type_: GGMLType, packed: np.ndarray, n: int, k: 
 def test_every_packed_weight_is_the_stored_one(set_: str, type_: GGMLType) -> None:
     n, k = 48, 2 * max(shortest_k(type_), 32)
     rows = random_rows(type_, n, k)
-    packed = _native.pack(int(type_), n, k, rows.reshape(-1))
+    packed = kernels.pack(int(type_), n, k, rows.reshape(-1))
     got = identity_product(set_, type_, packed, n, k)
     want = dequantize(rows, type_, (n, k))
     # An activation of 1 is 127 * (1 / 127): exact integers, scales rounded once or twice, and with
@@ -44,11 +45,11 @@ def test_distinct_rows_give_distinct_bytes(type_: GGMLType) -> None:
     """Lossless: turning over any one bit of the stored rows changes the packed ones."""
     n, k = 32, max(shortest_k(type_), 32)
     rows = random_rows(type_, n, k).reshape(-1)
-    packed = _native.pack(int(type_), n, k, rows)
+    packed = kernels.pack(int(type_), n, k, rows)
     for bit in range(0, 8 * rows.size, 37):
         changed = rows.copy()
         changed[bit // 8] ^= 1 << bit % 8
-        assert not np.array_equal(_native.pack(int(type_), n, k, changed), packed)
+        assert not np.array_equal(kernels.pack(int(type_), n, k, changed), packed)
 
 
 @pytest.mark.parametrize("type_", **BY_NAME)
@@ -57,9 +58,9 @@ def test_an_embedded_row_is_the_dequantised_one(set_: str, type_: GGMLType) -> N
     k = 3 * max(shortest_k(type_), 32)
     row = random_rows(type_, 1, k)
     oracle = gguf.quants.dequantize(row, gguf.GGMLQuantizationType(int(type_))).reshape(-1)
-    got = _native.embed_row(set_, int(type_), k, row.reshape(-1), 1.0)
+    got = kernels.embed_row(set_, int(type_), k, row.reshape(-1), 1.0)
     assert np.array_equal(got, oracle)
-    scaled = _native.embed_row(set_, int(type_), k, row.reshape(-1), 24.0)
+    scaled = kernels.embed_row(set_, int(type_), k, row.reshape(-1), 24.0)
     assert np.array_equal(scaled, oracle * np.float32(24.0))
 
 
@@ -67,13 +68,13 @@ def test_an_embedded_row_is_the_dequantised_one(set_: str, type_: GGMLType) -> N
 def test_subnormal_and_infinite_halves_embed_as_they_are(set_: str) -> None:
     halves = np.arange(0, 1 << 16, dtype=np.uint16)
     halves = halves[~np.isnan(halves.view(np.float16))]
-    got = _native.embed_row(set_, int(GGMLType.F16), halves.size, halves.view(np.uint8), 1.0)
+    got = kernels.embed_row(set_, int(GGMLType.F16), halves.size, halves.view(np.uint8), 1.0)
     assert np.array_equal(got, halves.view(np.float16).astype(np.float32))
 
 
 def test_rows_past_the_last_are_zero() -> None:
     rows = random_rows(GGMLType.F32, 3, 32)
-    packed = _native.pack(int(GGMLType.F32), 3, 32, rows.reshape(-1)).view(np.float32)
+    packed = kernels.pack(int(GGMLType.F32), 3, 32, rows.reshape(-1)).view(np.float32)
     assert np.all(packed.reshape(32, 32)[:, 3:] == 0)
 
 
@@ -92,10 +93,10 @@ def test_what_cannot_be_packed_is_refused(
     format_: int, n: int, k: int, size: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        _native.pack(format_, n, k, np.zeros(size, np.uint8))
+        kernels.pack(format_, n, k, np.zeros(size, np.uint8))
 
 
 def test_only_formats_with_kernels_can_be_packed() -> None:
-    assert all(_native.can_pack(int(f)) for f in FORMATS)
-    assert not _native.can_pack(9)  # Q8_1: activations only
-    assert not _native.can_pack(-1)
+    assert all(_native.packed_bytes(int(f), 32, 256) for f in FORMATS)
+    assert _native.packed_bytes(9, 32, 256) is None  # Q8_1: activations only
+    assert _native.packed_bytes(-1, 32, 256) is None

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from twostroke import _native
+from twostroke import _native_testing as kernels
 from twostroke.request import SamplingParams
 from twostroke.sampling import RowSampling, row_sampling, sample, uniform
 from twostroke.step import SampleSpec
@@ -41,13 +42,14 @@ def native(
         "seed": spec.seed,
         "choice": spec.choice,
         "position": spec.position,
-        "num_logprobs": -1 if p.logprobs is None else p.logprobs,
         "prompt_ids": np.array(spec.prompt_ids, np.int32),
         "output_ids": np.array(spec.output_ids, np.int32),
         "bias_ids": np.array([i for i, _ in p.logit_bias], np.int32),
         "biases": np.array([b for _, b in p.logit_bias], np.float32),
     }
-    return _native.sample(kernel_set, logits, options | more)
+    if p.logprobs is not None:
+        options["num_logprobs"] = p.logprobs
+    return kernels.sample(kernel_set, logits, options | more)
 
 
 def spec_of(seed: int = 1, position: int = 0, **params: Any) -> SampleSpec:
@@ -249,7 +251,7 @@ def test_ids_outside_the_vocabulary_are_passed_over(kernel_set: str) -> None:
     }
     logits = logits_of(6, 100, 1.0)
     biased = {"bias_ids": outside, "biases": np.ones(3, np.float32)}
-    assert _native.sample(kernel_set, logits, options | biased)["token_id"] == logits.argmax()
+    assert kernels.sample(kernel_set, logits, options | biased)["token_id"] == logits.argmax()
 
 
 @pytest.mark.parametrize("kernel_set", SETS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.backend.native import native_module
+from twostroke.backend.native_library import native_module
 from twostroke.config import KvType
 from twostroke.predict.kv import KvFormat, kv_block_bytes, kv_bytes_per_token
 from twostroke.predict.shape import LayerShape

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.native_engine import RealEngine, RealModel
-from twostroke.backend.native import choose_kernel_set
+from twostroke.backend.native_library import choose_kernel_set
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.events import Event, Preempted
 from twostroke.host import usable_cores

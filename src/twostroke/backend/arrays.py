@@ -1,4 +1,4 @@
-"""One step as arrays, and what a backend gives back: the words between the runner and any backend.
+"""One step as arrays and its results as an array: the interface between the runner and a backend.
 
 Legend: T tokens, S requests, R wanted rows. Knows no plan and no kernel.
 """
@@ -14,6 +14,7 @@ from twostroke.dataclass import dataclass
 from twostroke.step import SampleSpec
 
 MAX_TOP = 32  # alternatives a result has room for
+NO_TARGET = -1  # of StepArrays.targets: no log-probability is wanted
 
 SAMPLE_RESULT = np.dtype(
     [
@@ -32,10 +33,10 @@ Results = npt.NDArray[np.void]  # SAMPLE_RESULT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepArrays:
-    """What a step computes.
+    """The inputs of a step.
 
-    specs and targets go with logit_rows: how to choose a token there (None: not at all), and the
-    id whose log-probability is wanted (-1: none).
+    specs and targets go with logit_rows: how to choose a token there (None: no token is chosen),
+    and the id whose log-probability is wanted, or NO_TARGET.
     """
 
     token_ids: Int32s  # [T]

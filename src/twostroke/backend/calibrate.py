@@ -13,7 +13,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from twostroke.backend.native import native_module
+from twostroke.backend.native_library import native_module
 from twostroke.host import free_memory_bytes
 from twostroke.predict.hardware import MachineProfile
 

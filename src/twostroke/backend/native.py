@@ -6,76 +6,53 @@ The call prepares blocks, runs every layer and samples, on its own threads with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from twostroke.backend.arrays import SAMPLE_RESULT, Results, StepArrays
+from twostroke.backend.native_library import KV_TYPES, choose_kernel_set, native_module
 from twostroke.backend.native_ops import GrowingRope, NativeOps
-from twostroke.backend.native_sampling import SampleArrays, encode_samples
-from twostroke.backend.packed import (
-    PackedWeights,
-    cache_key,
-    layout_probe,
-    load_packed,
-    packer,
-)
-from twostroke.backend.packed_folder import PackedFolder
+from twostroke.backend.native_sampling import NO_SAMPLES, SampleArrays, encode_samples
+from twostroke.backend.packed import PackedMatrix, PackedWeights
 from twostroke.config import KvType
 from twostroke.dataclass import dataclass
-from twostroke.errors import CapacityError, ConfigError, ShapeError, UnsupportedCPU
+from twostroke.errors import CapacityError, ShapeError
 from twostroke.host import free_memory_bytes, usable_cores
 from twostroke.model.config import ModelConfig
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch
-from twostroke.model.weights import ModelWeights, Weight
+from twostroke.model.rope import RopeConfig
+from twostroke.model.weights import ModelWeights
 from twostroke.predict.kv import KvFormat, kv_block_bytes
 from twostroke.predict.shape import config_layers
 
-_KV_TYPES = {KvType.BF16: 0, KvType.F16: 1, KvType.Q8: 2}
-_MAX_LOGIT_ROWS = 64  # wanted rows computed at once; more are done in pieces
+_MAX_LOGIT_ROWS = 64  # wanted rows computed at once; more are computed in pieces
 
 
-def native_module() -> Any:
-    """Return the native library.
+@dataclass(frozen=True, slots=True)
+class RecordedProgram:
+    """A compiled forward pass, and which of its rotary tables belongs to which embedding."""
 
-    Raises:
-        ConfigError: this installation has none.
-    """
-    try:
-        return import_module("twostroke._native")
-    except ImportError as error:
-        raise ConfigError(
-            f"the native library is missing: {error}",
-            remedy="Reinstall with a C++20 compiler and without TWOSTROKE_NATIVE=off, "
-            "or use --backend reference.",
-        ) from None
+    program: Any
+    ropes: Mapping[RopeConfig, int]
 
 
-def choose_kernel_set(name: str | None = None) -> str:
-    """Return the kernel set asked for, or the best of this CPU.
-
-    Raises:
-        UnsupportedCPU: this CPU or build does not have it.
-    """
-    sets = native_module().kernel_sets()
-    if name is None:
-        return str(sets[0])
-    if name not in sets:
-        raise UnsupportedCPU(
-            "kernel set is not available on this CPU", value=name, limit=", ".join(sets)
-        )
-    return name
-
-
-def matrices_of(weights: ModelWeights) -> list[Weight]:
-    """Return the matrices that are multiplied by, in order of use; the head last."""
-    found = []
-    for layer in weights.layers:
-        found += [layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down]
-    return [*found, weights.output]
+def record_program(
+    config: ModelConfig,
+    weights: ModelWeights,
+    matrices: Mapping[str, PackedMatrix],
+    *,
+    kernel_set: str,
+    max_tokens: int,
+) -> RecordedProgram:
+    """Record the forward pass of a model and compile it for steps of at most max_tokens tokens."""
+    recorder = native_module().Recorder(kernel_set, max_tokens, min(_MAX_LOGIT_ROWS, max_tokens))
+    ops = NativeOps(recorder, config, matrices)
+    batch: Batch[None, None] = Batch(None, None, None, None, None)
+    logits = forward(ops, config, weights, batch, None)
+    return RecordedProgram(recorder.compile(logits), ops.ropes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +65,7 @@ class ProfileLine:
 
 
 class NativeModel:
-    """A model with its cache, recorded for one kernel set. Implements `arrays.Backend`."""
+    """A model with its cache, recorded for one kernel set. Implements `arrays.CachedModel`."""
 
     def __init__(
         self,
@@ -110,19 +87,17 @@ class NativeModel:
             UnsupportedCPU: the kernel set is not available.
             CapacityError: the cache does not fit into memory.
         """
-        native = native_module()
         self.config, self.weights, self.packed = config, weights, packed
         self.kernel_set = choose_kernel_set(kernel_set)
         self.num_blocks, self.max_tokens = num_blocks, max_tokens
-        self.pool = pool or native.ThreadPool(threads or usable_cores())
+        self.pool = pool or native_module().ThreadPool(threads or usable_cores())
         self._kv = _allocate_kv(config, kv_type, num_blocks, self.kernel_set)
-        self._program = native.Program(
-            self.kernel_set, max_tokens, min(_MAX_LOGIT_ROWS, max_tokens)
+        recorded = record_program(
+            config, weights, packed.matrices, kernel_set=self.kernel_set, max_tokens=max_tokens
         )
-        ops = NativeOps(self._program, config, packed.matrices)
-        batch: Batch[None, None] = Batch(None, None, None, None, None)
-        self._program.compile(forward(ops, config, weights, batch, None))
-        self._rope = GrowingRope(self._program, ops.ropes, max_positions or config.context_length)
+        self._program = recorded.program
+        positions = max_positions or config.context_length
+        self._rope = GrowingRope(recorded.program, recorded.ropes, positions)
 
     @property
     def threads(self) -> int:
@@ -138,10 +113,6 @@ class NativeModel:
     def arena_bytes(self) -> int:
         """Bytes of the buffers between ops."""
         return int(self._program.arena_bytes)
-
-    def packed_bytes(self) -> Mapping[str, int]:
-        """Return the bytes of each matrix as stored for the kernels, by tensor name."""
-        return {name: matrix.data.nbytes for name, matrix in self.packed.matrices.items()}
 
     def step(self, arrays: StepArrays) -> Results:
         """Prepare blocks, run the forward pass, sample the wanted rows.
@@ -163,7 +134,7 @@ class NativeModel:
             ShapeError: arrays that do not fit the model, the cache or each other.
         """
         out = np.empty((len(arrays.logit_rows), self.config.vocab_size), np.float32)
-        self._run(arrays, encode_samples((), (), 0), np.empty(0, SAMPLE_RESULT), out)
+        self._run(arrays, NO_SAMPLES, np.empty(0, SAMPLE_RESULT), out)
         return out
 
     def _run(
@@ -177,24 +148,26 @@ class NativeModel:
             self._rope.cover(int(a.positions.max()) + 1)
         try:
             self._program.step(
-                *(self.pool, self._kv, a.token_ids, a.positions, a.slot_mapping),
-                *(a.cu_seqlens_q, a.context_lens, a.block_tables, a.logit_rows),
-                *(samples.records.view(np.uint8), samples.ids, samples.biases, samples.masks),
-                *(a.new_blocks, a.copies),
-                *(results.view(np.uint8), logits),
+                pool=self.pool,
+                kv=self._kv,
+                token_ids=a.token_ids,
+                positions=a.positions,
+                slots=a.slot_mapping,
+                cu_seqlens_q=a.cu_seqlens_q,
+                context_lens=a.context_lens,
+                block_tables=a.block_tables,
+                logit_rows=a.logit_rows,
+                new_blocks=a.new_blocks,
+                copies=a.copies,
+                sample_records=samples.records.view(np.uint8),
+                sample_ids=samples.ids,
+                sample_biases=samples.biases,
+                sample_masks=samples.masks,
+                results=results.view(np.uint8),
+                logits=logits,
             )
         except (ValueError, TypeError) as error:
             raise ShapeError(f"a step does not fit: {error}".splitlines()[0]) from None
-
-    def read_kv(self, layer: int, slot: int) -> npt.NDArray[np.float32]:
-        """Return K and V of one slot as stored.
-
-        Shapes: returns [2, K, D]
-        """
-        size = self.config.num_kv_heads * self.config.head_dim
-        k, v = np.empty(size, np.float32), np.empty(size, np.float32)
-        self._kv.read(layer, slot, k, v)
-        return np.stack([k, v]).reshape(2, self.config.num_kv_heads, self.config.head_dim)
 
     def profile(self, on: bool) -> None:
         """Turn the built-in profile on or off."""
@@ -219,43 +192,12 @@ def _allocate_kv(config: ModelConfig, kv_type: KvType, num_blocks: int, kernel_s
         raise refusal
     try:
         return native_module().KvPool(
-            *(kernel_set, _KV_TYPES[kv_type], config.num_layers),
-            *(config.num_kv_heads, config.head_dim, num_blocks),
+            kernel_set=kernel_set,
+            kv_type=KV_TYPES[kv_type],
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            num_blocks=num_blocks,
         )
     except MemoryError:
         raise refusal from None
-
-
-def pack_weights(
-    weights: ModelWeights,
-    pool: Any,
-    *,
-    folder: PackedFolder | None = None,
-    fingerprint: tuple[object, ...] = (),
-    verify: bool = False,
-) -> PackedWeights:
-    """Map a model's repacked matrices from the cache folder, or repack them on a pool's threads.
-
-    Raises:
-        UnsupportedModel: a matrix that the kernels cannot take.
-        CapacityError: the repacked weights do not fit into memory.
-    """
-    native = native_module()
-    matrices = matrices_of(weights)
-    key = ""
-    if fingerprint:
-        key = cache_key(fingerprint, layout_probe(native, pool, (w.type for w in matrices)))
-    try:
-        return load_packed(
-            matrices,
-            pack=packer(native, pool),
-            packed_bytes=native.panel_bytes,
-            allocate=native.huge_array,
-            folder=folder,
-            key=key,
-            verify=verify,
-        )
-    except MemoryError:
-        raise CapacityError(
-            "the repacked weights do not fit into memory", remedy="Use a smaller model."
-        ) from None

@@ -6,8 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from twostroke.backend import native
 from twostroke.backend.calibrate import Probe, load_profile, profile_path
+from twostroke.backend.native import NativeModel
+from twostroke.backend.native_library import choose_kernel_set, native_module
+from twostroke.backend.native_weights import pack_weights
 from twostroke.backend.packed_folder import PackedFolder
 from twostroke.backend.runner import ModelRunner
 from twostroke.config import EngineConfig, environment_value
@@ -24,10 +26,10 @@ class NativeBackend:
 
     def __init__(self, model: LoadedModel, config: EngineConfig, *, calibrate: bool) -> None:
         self._model, self._config = model, config
-        self._kernel_set = native.choose_kernel_set(config.kernel_set)
-        self._pool = native.native_module().ThreadPool(config.threads or usable_cores())
+        self._kernel_set = choose_kernel_set(config.kernel_set)
+        self._pool = native_module().ThreadPool(config.threads or usable_cores())
         budget = float(environment_value(os.environ, "TWOSTROKE_PACKED_CACHE_GB") or 20)
-        self._packed = native.pack_weights(
+        self._packed = pack_weights(
             model.weights,
             self._pool,
             folder=PackedFolder(cache_folder() / "packed", int(budget * 10**9)),
@@ -52,7 +54,7 @@ class NativeBackend:
 
     def runner(self, num_blocks: int, *, max_tokens: int, max_positions: int) -> ModelRunner:
         """Return a runner whose steps hold at most max_tokens tokens."""
-        model = native.NativeModel(
+        model = NativeModel(
             self._model.config,
             self._model.weights,
             self._packed,

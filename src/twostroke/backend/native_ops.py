@@ -1,9 +1,9 @@
-"""model.ops.Ops as a recorder: each word adds an op to a native program instead of running."""
+"""model.ops.Ops that records: each call adds an op to a native recorder instead of running."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,26 +28,26 @@ def dense(weight: Weight) -> npt.NDArray[np.float32]:
 
 
 class NativeOps:
-    """Records one forward pass. Sole writer of its program until it is compiled."""
+    """Records one forward pass. Sole writer of its recorder."""
 
     def __init__(
-        self, program: Any, config: ModelConfig, matrices: Mapping[str, PackedMatrix]
+        self, recorder: Any, config: ModelConfig, matrices: Mapping[str, PackedMatrix]
     ) -> None:
-        self.program, self._config, self._matrices = program, config, matrices
+        self._recorder, self._config, self._matrices = recorder, config, matrices
         self.ropes: dict[RopeConfig, int] = {}
 
     def embed(self, table: Weight, token_ids: Nothing, *, scale: float) -> BufferId:
         """Record a look-up in the stored rows of the model file."""
         rows, width = table.shape
-        return int(self.program.embed(table.raw, int(table.type), rows, width, scale))
+        return int(self._recorder.embed(table.raw, int(table.type), rows, width, scale))
 
     def rms_norm(self, x: BufferId, weight: Weight, *, eps: float) -> BufferId:
         """Record a norm of rows."""
-        return int(self.program.rms_norm(x, dense(weight), eps))
+        return int(self._recorder.rms_norm(x, dense(weight), eps))
 
     def head_norm(self, x: BufferId, weight: Weight, *, eps: float) -> BufferId:
         """Record a norm of each head."""
-        return int(self.program.head_norm(x, dense(weight), eps))
+        return int(self._recorder.head_norm(x, dense(weight), eps))
 
     def project(
         self, x: BufferId, weights: tuple[Weight, ...], biases: tuple[Weight | None, ...]
@@ -57,19 +57,19 @@ class NativeOps:
         packed = [self._matrices[weight.name] for weight in weights]
         matrices = [(m.format, m.n, m.k, m.data) for m in packed]
         dense_biases = [None if bias is None else dense(bias) for bias in biases]
-        return tuple(self.program.project(x, matrices, dense_biases, name))
+        return tuple(self._recorder.project(x, matrices, dense_biases, name))
 
     def rope(self, x: BufferId, positions: Nothing, *, rope: RopeConfig, head_dim: int) -> BufferId:
         """Record a rotation by the table of this embedding."""
         if rope not in self.ropes:
-            self.ropes[rope] = self.program.add_rope(rope.pairs, rope.interleaved)
-        return int(self.program.rope(x, self.ropes[rope], head_dim))
+            self.ropes[rope] = self._recorder.add_rope(rope.pairs, rope.interleaved)
+        return int(self._recorder.rope(x, self.ropes[rope], head_dim))
 
     def append_kv(
         self, kv: Nothing, layer: int, k: BufferId, v: BufferId, slot_mapping: Nothing
     ) -> None:
         """Record a store into the cache."""
-        self.program.append_kv(layer, k, v)
+        self._recorder.append_kv(layer, k, v)
 
     def attend(
         self,
@@ -84,11 +84,11 @@ class NativeOps:
     ) -> BufferId:
         """Record attention over the cache."""
         heads = self._config.num_heads
-        return int(self.program.attend(q, layer, heads, scale, window, soft_cap))
+        return int(self._recorder.attend(q, layer, heads, scale, window, soft_cap))
 
     def add(self, x: BufferId, y: BufferId) -> BufferId:
         """Record a sum."""
-        return int(self.program.add(x, y))
+        return int(self._recorder.add(x, y))
 
     def gated(self, gate: BufferId, up: BufferId, *, activation: str) -> BufferId:
         """Record a gated activation."""
@@ -96,18 +96,15 @@ class NativeOps:
             raise UnsupportedModel(
                 "activation is not supported", value=activation, limit=", ".join(_ACTIVATIONS)
             )
-        return int(self.program.gated(gate, up, _ACTIVATIONS[activation]))
+        return int(self._recorder.gated(gate, up, _ACTIVATIONS[activation]))
 
     def take_rows(self, x: BufferId, rows: Nothing) -> BufferId:
         """Record the choice of the wanted rows."""
-        return int(self.program.take_rows(x))
+        return int(self._recorder.take_rows(x))
 
     def soft_cap(self, x: BufferId, *, cap: float) -> BufferId:
         """Record a soft cap."""
-        return int(self.program.soft_cap(x, cap))
-
-
-RopeTables = Callable[[RopeConfig, int], tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
+        return int(self._recorder.soft_cap(x, cap))
 
 
 class GrowingRope:

@@ -20,10 +20,9 @@ import numpy.typing as npt
 from twostroke.backend.packed_folder import PackedFolder
 from twostroke.dataclass import dataclass
 from twostroke.errors import UnsupportedModel
-from twostroke.formats.ggml_types import GGMLType, row_bytes
 from twostroke.model.weights import Weight
 
-LAYOUT_VERSION = 1  # of this file; what the kernels make of a matrix is told by layout_probe
+LAYOUT_VERSION = 1  # of this file; the key also holds a hash of how the build packs a matrix
 MAGIC = b"twostroke-packed"
 _HEAD = struct.Struct("<16sIIQ32s")  # magic, layout, table bytes, data bytes, SHA-256 of the data
 _ALIGN = 4096
@@ -31,6 +30,7 @@ _MAX_TABLE_BYTES = 64 << 20
 
 Bytes = npt.NDArray[np.uint8]
 PackOne = Callable[[Bytes, Weight], None]
+PackedBytes = Callable[[int, int, int], int | None]  # by GGML type, n and k; None: not packable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,9 +73,7 @@ def cache_key(source: Iterable[object], build: str) -> str:
     return hashlib.sha256("\x1f".join(fields).encode()).hexdigest()
 
 
-def plan_layout(
-    weights: Iterable[Weight], packed_bytes: Callable[[int, int, int], int]
-) -> tuple[list[_Entry], int]:
+def plan_layout(weights: Iterable[Weight], packed_bytes: PackedBytes) -> tuple[list[_Entry], int]:
     """Return where each matrix goes, in the order given, and the bytes of all.
 
     Raises:
@@ -86,7 +84,7 @@ def plan_layout(
     for weight in weights:
         n, k = weight.shape
         nbytes = packed_bytes(int(weight.type), n, k)
-        if nbytes < 0:
+        if nbytes is None:
             raise UnsupportedModel(
                 f"tensor {weight.name} cannot run on the native backend",
                 value=f"{weight.type.name}, {n} x {k}",
@@ -108,7 +106,7 @@ def load_packed(
     weights: Iterable[Weight],
     *,
     pack: PackOne,
-    packed_bytes: Callable[[int, int, int], int],
+    packed_bytes: PackedBytes,
     allocate: Callable[[int], Bytes],
     folder: PackedFolder | None = None,
     key: str = "",
@@ -173,31 +171,3 @@ def _read(path: Path, entries: list[_Entry], total: int, *, verify: bool) -> Byt
 def _map_flags() -> int:
     populate: Any = getattr(mmap, "MAP_POPULATE", 0)  # Linux; elsewhere pages come as they are read
     return mmap.MAP_SHARED | int(populate)
-
-
-def layout_probe(native: Any, pool: Any, kinds: Iterable[GGMLType]) -> str:
-    """Return a hash of how this build packs these types: a changed layout gets another key."""
-    digest = hashlib.sha256()
-    n, k = 32, 256
-    for kind in sorted(set(kinds)):
-        nbytes = native.panel_bytes(int(kind), n, k)
-        if nbytes < 0:
-            continue
-        width = row_bytes(kind, k)
-        out = np.zeros(nbytes, np.uint8)
-        # Bytes without a pattern that a swap of two rows, blocks or nibbles would leave alone.
-        rows = np.frombuffer(hashlib.shake_128(kind.name.encode()).digest(n * width), np.uint8)
-        native.pack_matrix(pool, out, int(kind), rows, n, k, width)
-        digest.update(f"{kind.name} {nbytes} ".encode() + out.tobytes())
-    return digest.hexdigest()
-
-
-def packer(native: Any, pool: Any) -> PackOne:
-    """Return the function that repacks one matrix on the threads of a pool."""
-
-    def pack(out: Bytes, weight: Weight) -> None:
-        n, k = weight.shape
-        kind = int(weight.type)
-        native.pack_matrix(pool, out, kind, weight.raw, n, k, row_bytes(kind, k))
-
-    return pack

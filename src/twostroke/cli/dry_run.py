@@ -6,19 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from twostroke.backend.native import choose_kernel_set, matrices_of, native_module
-from twostroke.backend.native_ops import NativeOps
+from twostroke.backend.native import record_program
+from twostroke.backend.native_library import choose_kernel_set, native_module
+from twostroke.backend.native_weights import matrices_of
 from twostroke.backend.packed import PackedMatrix
 from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError, TwoStrokeError
 from twostroke.formats.gguf import open_gguf
-from twostroke.model.decoder import forward
 from twostroke.model.gguf_config import config_from_gguf
-from twostroke.model.ops import Batch
 from twostroke.model.weights import load_weights, vocab_size_of
 from twostroke.predict.shape import WeightSizes, shape_of_model
-
-_LOGIT_ROWS = 64  # as the native backend's
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +43,17 @@ def dry_run(path: Path, *, step_tokens: int) -> DryRun | None:
             matrices = {}
             for weight in matrices_of(weights):
                 n, k = weight.shape
-                size = native.panel_bytes(int(weight.type), n, k)
-                if size < 0:
+                size = native.packed_bytes(int(weight.type), n, k)
+                if size is None:
                     return None
                 data = np.zeros(size, np.uint8)
                 matrices[weight.name] = PackedMatrix(int(weight.type), n, k, data)
-            program = native.Program(kernel_set, step_tokens, min(_LOGIT_ROWS, step_tokens))
-            ops = NativeOps(program, config, matrices)
-            batch: Batch[None, None] = Batch(None, None, None, None, None)
-            program.compile(forward(ops, config, weights, batch, None))
+            recorded = record_program(
+                config, weights, matrices, kernel_set=kernel_set, max_tokens=step_tokens
+            )
         except (TwoStrokeError, ValueError, TypeError, MemoryError):
             return None
         packed = {name: matrix.data.nbytes for name, matrix in matrices.items()}
         sizes = shape_of_model(config, weights, packed).weights
         assert sizes is not None, "a loaded model has weights"
-        return DryRun(int(program.arena_bytes), sizes)
+        return DryRun(int(recorded.program.arena_bytes), sizes)
