@@ -36,7 +36,8 @@ def arrays_of(
 def piece(name: str, ids: Sequence[int], start: int, end: int, first_block: int) -> Slice:
     """Return tokens [start, end) of a request whose blocks follow each other backwards."""
     last = first_block + BLOCKS_EACH
-    table = BlockTable(range(last - 1, first_block - 1, -1))[: -(-end // BLOCK_SIZE)]
+    blocks = range(last - 1, first_block - 1, -1)
+    table = BlockTable(blocks[: -(-end // BLOCK_SIZE)])
     return Slice(name, Phase.PREFILL, tuple(ids[start:end]), start, table)
 
 
