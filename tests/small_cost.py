@@ -12,6 +12,6 @@ def small_cost() -> CostModel:
     layer = LayerShape(heads=9, kv_heads=3, key_dim=64, value_dim=64)
     body = WeightGroup(7e7, {"int8": 1.06e8})
     head = WeightGroup(3e7, {"int8": 2.8e7})
-    sizes = WeightSizes(total_bytes=1e8, body=body, head=head)
+    sizes = WeightSizes(total_bytes=1e8, body=body, lm_head=head)
     shape = ModelShape(name="small", layers=(layer,) * 30, weights=sizes)
-    return CostModel.from_shape(shape, kv_format("bf16"))
+    return CostModel(shape, kv_format("bf16"))

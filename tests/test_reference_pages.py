@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twostroke.planner.memory import kv_bytes
-from twostroke.predict import fit, speed_learner
+from twostroke.predict import fit, fitted_speed, speed_learner
 from twostroke.predict.devices import find_device
 from twostroke.predict.formulas import prefill_flop, split_by_rates
 from twostroke.predict.kv import KvFormat
@@ -123,8 +123,8 @@ def test_kv_of_llama_3_1_8b_at_32k() -> None:
 
 
 def test_the_fit_is_described_with_its_constants() -> None:
-    knots = ", ".join(str(k) for k in fit.KNOTS[:7])
-    assert f"knots at {knots}, ... {fit.KNOTS[-1]} rows" in FORMULAS
+    knots = ", ".join(str(k) for k in fitted_speed.KNOTS[:7])
+    assert f"knots at {knots}, ... {fitted_speed.KNOTS[-1]} rows" in FORMULAS
     assert f"never narrower than {fit.LEAST_SPREAD:.0%}".replace("%", " %") in FORMULAS
     assert f"narrower than {speed_learner.SPREAD:.0%}".replace("%", " %") in FORMULAS
     assert f"the newest {speed_learner.WINDOW} steps" in FORMULAS

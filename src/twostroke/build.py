@@ -26,9 +26,11 @@ from twostroke.meters.phase_meter import PhaseMeter
 from twostroke.model.loaded import LoadedModel
 from twostroke.model.local_models import fits_folder
 from twostroke.predict.cost import CostModel
-from twostroke.predict.fit import assumed_speed
+from twostroke.predict.fitted_speed import assumed_speed
 from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.kv import KvFormat
 from twostroke.predict.learning import LearningPredictor
+from twostroke.predict.shape import shape_of_model
 from twostroke.predict.stored import stored_fit
 from twostroke.record import RequestRecord
 from twostroke.scheduler.scheduler import Scheduler
@@ -85,7 +87,10 @@ def build_engine(
     """
     backend = choose_backend(model, config, calibrate=calibrate)
     resolved, num_blocks = _resolve(model, config, backend)
-    cost = CostModel(model.config, model.weights, resolved.kv_type, backend.packed_bytes)
+    cost = CostModel(
+        shape_of_model(model.config, model.weights, backend.packed_bytes),
+        KvFormat(resolved.kv_type.value),
+    )
     assert resolved.max_model_len is not None
     runner = backend.runner(
         num_blocks,

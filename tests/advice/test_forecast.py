@@ -17,9 +17,9 @@ LAYER = LayerShape(heads=8, kv_heads=8, key_dim=64, value_dim=64)
 def predictor(*, bits: float = 16.0, kv: str = "bf16", flops: float | None = 2e12) -> Predictor:
     """A gigavalue model on a device of 100 GB/s."""
     group = WeightGroup(1e9 * bits / 8, {"int8": 1e9})
-    sizes = WeightSizes(total_bytes=group.num_bytes, body=group, head=WeightGroup())
+    sizes = WeightSizes(total_bytes=group.num_bytes, body=group)
     shape = ModelShape(name="m", layers=(LAYER,) * 16, weights=sizes)
-    return Predictor(CostModel.from_shape(shape, kv_format(kv)), given_speed(100e9, flops))
+    return Predictor(CostModel(shape, kv_format(kv)), given_speed(100e9, flops))
 
 
 def found(p: Predictor, **asked: object) -> dict[str, float | None]:

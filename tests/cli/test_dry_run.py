@@ -36,7 +36,7 @@ def test_planned_bytes_are_allocated_bytes(name: str, tmp_path: Path) -> None:
         model = NativeModel(config, weights, packed, num_blocks=8, max_tokens=STEP_TOKENS)
         assert planned.arena_bytes == model.arena_bytes
         sizes = planned.weights
-        assert sizes.body.num_bytes + sizes.head.num_bytes == packed.nbytes
+        assert sizes.body.num_bytes + sizes.lm_head.num_bytes == packed.nbytes
         shape = shape_of_gguf(file.metadata, file.tensors.values())
         kv = kv_bytes(shape, kv_format("bf16"), 8 * 16, rules=Rules.TWOSTROKE)
         assert kv == model.kv_bytes

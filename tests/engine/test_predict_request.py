@@ -15,7 +15,7 @@ from twostroke.engine.engine import Engine
 from twostroke.engine.predict_request import RequestPrediction, predict_request
 from twostroke.errors import EngineStopped, RequestError
 from twostroke.planner.simulated import FakeClock, SimulatedRunner
-from twostroke.predict.fit import assumed_speed
+from twostroke.predict.fitted_speed import assumed_speed
 from twostroke.predict.learning import LearningPredictor
 from twostroke.predict.predictor import Predictor
 from twostroke.request import Request, SamplingParams

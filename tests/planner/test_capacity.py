@@ -19,9 +19,9 @@ def predictor(flops: float | None = 1e12) -> Predictor:
     """1 GB read at 100 GB/s: a step takes 10 ms up to 10 streams, then 1 ms a stream more."""
     layer = LayerShape(heads=1, kv_heads=1, key_dim=16, value_dim=16)
     group = WeightGroup(1e9, {"bf16": 0.5e9})
-    weights = WeightSizes(total_bytes=1e9, body=group, head=WeightGroup())
+    weights = WeightSizes(total_bytes=1e9, body=group)
     shape = ModelShape(name="m", layers=(layer,), weights=weights)
-    return Predictor(CostModel.from_shape(shape, kv_format("f16")), given_speed(100e9, flops))
+    return Predictor(CostModel(shape, kv_format("f16")), given_speed(100e9, flops))
 
 
 def test_one_client_sees_what_is_predicted_for_one_request() -> None:

@@ -48,9 +48,7 @@ def plain(
     )
     sizes = None
     if weights_bytes is not None:
-        sizes = WeightSizes(
-            total_bytes=weights_bytes, body=WeightGroup(weights_bytes), head=WeightGroup()
-        )
+        sizes = WeightSizes(total_bytes=weights_bytes, body=WeightGroup(weights_bytes))
     return ModelShape(
         name="m",
         layers=(layer,) * layers,
@@ -298,7 +296,7 @@ def test_p25_ollama_10359_the_estimate_is_no_more_than_its_parts() -> None:
     """59 GB shown, 26.7 GB real: a window model of 17 GB asked for 128k of context at once."""
     full = LayerShape(heads=32, kv_heads=16, key_dim=128, value_dim=128)
     local = replace(full, window=1024)
-    weights = WeightSizes(total_bytes=17e9, body=WeightGroup(17e9), head=WeightGroup())
+    weights = WeightSizes(total_bytes=17e9, body=WeightGroup(17e9))
     gemma = ModelShape(
         name="gemma3-27b", layers=(local,) * 52 + (full,) * 10, weights=weights,
         hidden_size=5376, intermediate_size=21_504, vocab_size=262_144,
@@ -334,13 +332,13 @@ def test_p33_llmfit_474_449_137_speed_is_an_interval_that_holds_what_was_measure
     """One constant was 2.2x low, 3x high and 4 to 30x low. An RTX 4070 S: 111 told, 60 measured."""
     model = plain(32, 8, heads=32, weights_bytes=4.92e9)
     speed = replace(speed_of_device(find_device("4090")), name="RTX 4070 SUPER", bandwidth=504.2e9)
-    step = Predictor(CostModel.from_shape(model, F16), speed).decode(500)
+    step = Predictor(CostModel(model, F16), speed).decode(500)
     assert step is not None and step.low < 1 / 60 < step.high
     assert step.low < step.value < step.high
     assert all(
         getattr(speed.efficiency, name).source is Source.ASSUMED for name in ("compute", "memory")
     )
-    fast = Predictor(CostModel.from_shape(model, F16), given_speed(504.2e9, None)).decode(500)
+    fast = Predictor(CostModel(model, F16), given_speed(504.2e9, None)).decode(500)
     assert fast is not None and fast.value < 1 / 95, "the bandwidth alone says what 111 said"
 
 
@@ -362,8 +360,7 @@ def test_p35_llama_cpp_19980_a_projector_in_the_file_is_counted() -> None:
     assert fits[0].weights_bytes is not None and fits[1].weights_bytes is not None
     assert fits[1].weights_bytes - fits[0].weights_bytes == 800 * MIB
     step = [
-        Predictor(CostModel.from_shape(one, F16), given_speed(1e9, None)).decode(10)
-        for one in (bare, both)
+        Predictor(CostModel(one, F16), given_speed(1e9, None)).decode(10) for one in (bare, both)
     ]
     assert step[0] == step[1], "it takes memory, not time: decode never reads it"
     vision = shape_of_hf_config({**config, "vision_config": {"hidden_size": 64}})

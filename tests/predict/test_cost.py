@@ -10,8 +10,10 @@ from twostroke.formats.ggml_types import GGMLType, row_bytes
 from twostroke.model.config import ModelConfig
 from twostroke.model.rope import RopeConfig
 from twostroke.model.weights import LayerWeights, ModelWeights, Weight
-from twostroke.predict.cost import CostModel, Work, visible_keys
+from twostroke.predict.cost import CostModel, Span, Work, visible_keys
 from twostroke.predict.hardware import MachineProfile
+from twostroke.predict.kv import KvFormat
+from twostroke.predict.shape import shape_of_model
 from twostroke.step import Phase, Slice, StepPlan
 
 E_, H, K, D, F, V, L = 64, 4, 2, 16, 128, 320, 3
@@ -22,7 +24,7 @@ def weight(name: str, type_: GGMLType, *shape: int) -> Weight:
     return Weight(name, type_, shape, np.zeros(rows * row_bytes(type_, shape[-1]), np.uint8))
 
 
-def model(type_: GGMLType = GGMLType.Q4_0) -> tuple[ModelConfig, ModelWeights]:
+def model(type_: GGMLType) -> tuple[ModelConfig, ModelWeights]:
     config = ModelConfig(
         family="llama", name="tiny", num_layers=L, hidden_size=E_, intermediate_size=F,
         num_heads=H, num_kv_heads=K, head_dim=D, vocab_size=V, context_length=512, norm_eps=1e-5,
@@ -48,6 +50,10 @@ def model(type_: GGMLType = GGMLType.Q4_0) -> tuple[ModelConfig, ModelWeights]:
     return config, ModelWeights(token_embd=head, layers=layers, output_norm=norm, output=head)
 
 
+def small(type_: GGMLType, kv_type: KvType) -> CostModel:
+    return CostModel(shape_of_model(*model(type_)), KvFormat(kv_type.value))
+
+
 BODY = L * (H * D * E_ + 2 * K * D * E_ + E_ * H * D + 3 * F * E_)
 
 
@@ -59,21 +65,21 @@ def test_visible_keys_is_the_sum_over_tokens(start: int, end: int, window: int) 
 
 
 def test_a_decode_step_reads_all_weights_once_and_the_whole_context() -> None:
-    cost = CostModel(*model(), KvType.BF16)
+    cost = small(GGMLType.Q4_0, KvType.BF16)
     decode = tuple(Slice(str(i), Phase.DECODE, (1,), 99, (), sample=None) for i in range(2))
-    work = cost.step_work(StepPlan(decode=decode))
-    assert work.weight_bytes == BODY * 4.5 / 8  # Q4_0, no logits wanted: the head is not read
+    work = cost.step_work(StepPlan(decode=decode)).total
+    assert work.weight_bytes == BODY * 4.5 / 8  # Q4_0; no logits, no output matrix
     assert work.kv_bytes == 2 * 100 * L * K * D * 2 * 2
     assert work.int8_ops == 2 * 2 * BODY
     assert work.bf16_flops == 2 * 4 * H * D * 100 * L
 
 
-def test_the_head_counts_only_for_rows_whose_logits_are_wanted() -> None:
-    cost = CostModel(*model(), KvType.BF16)
-    with_head = cost.slice_work(0, 10, logit_rows=1) + cost.weights_once(with_head=True)
-    without = cost.slice_work(0, 10, logit_rows=0) + cost.weights_once(with_head=False)
-    assert with_head.int8_ops - without.int8_ops == 2 * V * E_
-    assert with_head.weight_bytes - without.weight_bytes == V * E_ * 8.5 / 8
+def test_the_output_matrix_counts_only_for_rows_whose_logits_are_wanted() -> None:
+    cost = small(GGMLType.Q4_0, KvType.BF16)
+    wanted = cost.spans_work((Span(0, 10, 1),)).total
+    without = cost.spans_work((Span(0, 10, 0),)).total
+    assert wanted.int8_ops - without.int8_ops == 2 * V * E_
+    assert wanted.weight_bytes - without.weight_bytes == V * E_ * 8.5 / 8
 
 
 @pytest.mark.parametrize(
@@ -81,14 +87,15 @@ def test_the_head_counts_only_for_rows_whose_logits_are_wanted() -> None:
     [(KvType.BF16, "bf16_flops"), (KvType.F16, "fp32_flops"), (KvType.Q8, "int8_ops")],
 )
 def test_attention_counts_for_the_unit_of_the_kv_type(kv_type: KvType, unit: str) -> None:
-    cost = CostModel(*model(GGMLType.BF16), kv_type)
-    short, long = cost.slice_work(0, 1, logit_rows=0), cost.slice_work(100, 101, logit_rows=0)
+    cost = small(GGMLType.BF16, kv_type)
+    short, long = (cost.spans_work((Span(at, at + 1),)).total for at in (0, 100))
     assert getattr(long, unit) - getattr(short, unit) == 4 * H * D * 100 * L
 
 
 def test_16_bit_weights_count_for_their_own_units() -> None:
-    assert CostModel(*model(GGMLType.BF16), KvType.F16).slice_work(0, 1, logit_rows=0).bf16_flops
-    assert CostModel(*model(GGMLType.F16), KvType.BF16).slice_work(0, 1, logit_rows=0).fp32_flops
+    one = (Span(0, 1),)
+    assert small(GGMLType.BF16, KvType.F16).spans_work(one).total.bf16_flops
+    assert small(GGMLType.F16, KvType.BF16).spans_work(one).total.fp32_flops
 
 
 def profile() -> MachineProfile:
@@ -109,10 +116,10 @@ def test_bandwidth_is_interpolated_between_working_sets() -> None:
     assert p.bandwidth_at(1 << 40) == 400e9
 
 
-def test_the_floor_is_the_slower_of_arithmetic_and_memory() -> None:
+def test_arithmetic_and_reading_are_told_apart() -> None:
     p = profile()
-    assert p.floor_s(Work(int8_ops=800e9, weight_bytes=1)) == pytest.approx(1.0)
-    assert p.floor_s(Work(int8_ops=1, weight_bytes=400e9)) == pytest.approx(1.0)
+    assert p.arithmetic_s(Work(int8_ops=800e9, weight_bytes=1)) == pytest.approx(1.0)
+    assert p.memory_s(Work(int8_ops=1, weight_bytes=400e9)) == pytest.approx(1.0)
 
 
 def test_a_profile_survives_json_and_a_broken_one_is_refused() -> None:

@@ -8,15 +8,8 @@ import pytest
 
 from twostroke.predict.cost import StepWork, Work
 from twostroke.predict.figure import Source
-from twostroke.predict.fit import (
-    KNOTS,
-    TERMS,
-    FittedSpeed,
-    MeasuredStep,
-    assumed_speed,
-    fit_speed,
-    step_features,
-)
+from twostroke.predict.fit import MeasuredStep, fit_speed
+from twostroke.predict.fitted_speed import KNOTS, TERMS, FittedSpeed, assumed_speed, step_features
 from twostroke.predict.hardware import MachineProfile
 
 PROFILE = MachineProfile(
@@ -52,7 +45,7 @@ def truth(work: StepWork) -> float:
     """A machine of its own kind: reading hides behind arithmetic, and a constant."""
     bandwidth = PROFILE.bandwidth_at(WEIGHTS + HEAD) * 0.92
     seconds = 2e-4
-    for part in (work.body, work.head):
+    for part in (work.body, work.lm_head):
         arithmetic = part.int8_ops / 9e11 / 0.65
         seconds += (arithmetic**2.5 + (part.weight_bytes / bandwidth) ** 2.5) ** (1 / 2.5)
     return seconds + work.attention.bf16_flops / 4.6e11 / 0.75 + work.attention.kv_bytes / 3e10

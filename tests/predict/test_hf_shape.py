@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from twostroke.errors import CorruptCheckpoint
-from twostroke.predict.cost import CostModel
+from twostroke.predict.cost import CostModel, Span
 from twostroke.predict.hf_shape import shape_of_hf_config
 from twostroke.predict.kv import kv_format
 
@@ -74,21 +74,21 @@ def test_parameters_are_those_of_the_model_cards(config: dict[str, Any], billion
 
 def test_llama_keeps_128_kib_a_token() -> None:
     shape = shape_of_hf_config(LLAMA_8B)
-    assert CostModel.from_shape(shape, kv_format("f16")).kv_bytes_per_token == 131_072
+    assert CostModel(shape, kv_format("f16")).kv_bytes_per_token == 131_072
     assert shape.missing == ()
 
 
 def test_deepseek_keeps_one_latent_row_a_layer() -> None:
-    cost = CostModel.from_shape(shape_of_hf_config(DEEPSEEK_V3), kv_format("bf16"))
+    cost = CostModel(shape_of_hf_config(DEEPSEEK_V3), kv_format("bf16"))
     assert cost.kv_bytes_per_token == 70_272
 
 
 def test_a_mixture_reads_few_experts_for_one_token_and_all_for_many() -> None:
     shape = shape_of_hf_config(QWEN3_30B)
-    cost = CostModel.from_shape(shape, kv_format("bf16"))
+    cost = CostModel(shape, kv_format("bf16"))
     assert shape.weights is not None
-    one = cost.weights_once(with_head=True, num_tokens=1).weight_bytes
-    many = cost.weights_once(with_head=True, num_tokens=4096).weight_bytes
+    one = cost.spans_work((Span(0, 1, 1),)).total.weight_bytes
+    many = cost.spans_work((Span(0, 4096, 1),)).total.weight_bytes
     table = 2048 * 151936 * 2  # the untied embedding is looked up, not read
     assert many == pytest.approx(shape.weights.total_bytes - table)
     assert one / 2 / 1e9 == pytest.approx(3.3 - table / 2e9, abs=0.1)  # "A3B" counts the table
@@ -132,7 +132,7 @@ def test_qwen3_next_keeps_recurrent_state_per_sequence() -> None:
     }
     shape = shape_of_hf_config(config)
     assert shape.state_bytes == 36 * (96 * 1024 + 2 * 1024 * 1024)
-    assert CostModel.from_shape(shape, kv_format("f16")).kv_bytes_per_token == 24_576
+    assert CostModel(shape, kv_format("f16")).kv_bytes_per_token == 24_576
 
 
 @pytest.mark.parametrize(

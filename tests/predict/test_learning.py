@@ -9,7 +9,7 @@ import pytest
 
 from tests.predict.test_fit import PROFILE, truth
 from tests.small_cost import small_cost
-from twostroke.predict.fit import assumed_speed
+from twostroke.predict.fitted_speed import assumed_speed
 from twostroke.predict.learning import LearningPredictor
 from twostroke.request import SamplingParams
 from twostroke.step import Phase, SampleSpec, Slice, StepPlan
@@ -19,7 +19,7 @@ SMALL = small_cost()
 
 def cost_s(plan: StepPlan) -> float:
     """Return what a step takes on a machine that the predictor knows nothing about."""
-    return truth(SMALL.step_parts(plan))
+    return truth(SMALL.step_work(plan))
 
 
 def plan(*prefill: tuple[int, int], decode: tuple[int, ...] = ()) -> StepPlan:

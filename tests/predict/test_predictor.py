@@ -8,7 +8,7 @@ from twostroke.errors import ConfigError
 from twostroke.predict.cost import CostModel
 from twostroke.predict.devices import DEVICES, EFFICIENCY, find_device
 from twostroke.predict.figure import Source
-from twostroke.predict.fit import assumed_speed
+from twostroke.predict.fitted_speed import assumed_speed
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.kv import kv_format
 from twostroke.predict.predictor import Predictor
@@ -24,12 +24,12 @@ LAYER = LayerShape(heads=4, kv_heads=2, key_dim=64, value_dim=64)
 
 def shape(*, values: float = 4e9, num_bytes: float = 8e9, layers: int = 10) -> ModelShape:
     group = WeightGroup(num_bytes, {"bf16": values} if values else {})
-    sizes = WeightSizes(total_bytes=num_bytes, body=group, head=WeightGroup())
+    sizes = WeightSizes(total_bytes=num_bytes, body=group)
     return ModelShape(name="m", layers=(LAYER,) * layers, weights=sizes)
 
 
 def predictor(speed: Speed, model: ModelShape | None = None) -> Predictor:
-    return Predictor(CostModel.from_shape(model or shape(), kv_format("f16")), speed)
+    return Predictor(CostModel(model or shape(), kv_format("f16")), speed)
 
 
 def test_decode_reads_eight_gigabytes_at_400_in_20_milliseconds() -> None:
@@ -113,7 +113,7 @@ def test_without_arithmetic_only_decode_is_predicted() -> None:
 
 def test_an_unknown_shape_has_no_cost() -> None:
     with pytest.raises(ConfigError, match="shape is not known"):
-        CostModel.from_shape(ModelShape(name="m", layers=None), kv_format("f16"))
+        CostModel(ModelShape(name="m", layers=None), kv_format("f16"))
 
 
 @pytest.mark.parametrize(("prompt", "output", "cached"), [(0, 1, 0), (10, -1, 0), (10, 1, 10)])

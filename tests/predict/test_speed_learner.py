@@ -8,7 +8,8 @@ import pytest
 
 from tests.predict.test_fit import PROFILE, StepWork, decode, prefill, steps, truth
 from twostroke.predict.figure import Source
-from twostroke.predict.fit import FittedSpeed, assumed_speed, fit_speed, step_features
+from twostroke.predict.fit import fit_speed
+from twostroke.predict.fitted_speed import FittedSpeed, assumed_speed, step_features
 from twostroke.predict.speed_learner import STRIDE, SpeedLearner
 from twostroke.step import Phase
 

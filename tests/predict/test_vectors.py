@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from twostroke.errors import ConfigError
-from twostroke.predict.cost import CostModel
+from twostroke.predict.cost import CostModel, Span
 from twostroke.predict.devices import DEVICES, find_device
 from twostroke.predict.formulas import prefill_flop, split_by_rates
 from twostroke.predict.kv import KvFormat
@@ -36,9 +36,9 @@ QWEN_7B = Sizes(7.6e9, 28, 28)
 def cost_of(sizes: Sizes, *, num_bytes: float = 0.0) -> CostModel:
     layer = LayerShape(heads=sizes.heads, kv_heads=8, key_dim=128, value_dim=128)
     body = WeightGroup(num_bytes or 2 * sizes.values, {"bf16": sizes.values})
-    weights = WeightSizes(total_bytes=body.num_bytes, body=body, head=WeightGroup())
+    weights = WeightSizes(total_bytes=body.num_bytes, body=body)
     shape = ModelShape(name="m", layers=(layer,) * sizes.layers, weights=weights)
-    return CostModel.from_shape(shape, KvFormat("bf16"))
+    return CostModel(shape, KvFormat("bf16"))
 
 
 def ceiling_tok_s(num_bytes: float, bandwidth: float) -> float:
@@ -51,7 +51,7 @@ def ceiling_tok_s(num_bytes: float, bandwidth: float) -> float:
 
 def attention_share(sizes: Sizes, prompt: int) -> float:
     """Return which share of a cold prefill's operations is attention."""
-    work = cost_of(sizes).slice_work(0, prompt, logit_rows=0)
+    work = cost_of(sizes).spans_work((Span(0, prompt),)).total
     return 1.0 - 2.0 * sizes.values * prompt / work.num_ops
 
 
@@ -174,15 +174,15 @@ def test_an_a6000_needs_17_seconds_for_70b_and_16k_at_its_whole_peak() -> None:
     flop = prefill_flop(70e9, LLAMA_70B.width, 16_384)
     assert flop / 1e15 == pytest.approx(2.64, abs=0.01)
     assert flop / DEVICES["a6000"].flops >= 17
-    counted = cost_of(LLAMA_70B._replace(values=70e9)).slice_work(0, 16_384, logit_rows=0)
+    counted = cost_of(LLAMA_70B._replace(values=70e9)).spans_work((Span(0, 16_384),)).total
     assert counted.num_ops == pytest.approx(flop, rel=1e-4)
 
 
 def test_cached_tokens_still_cost_attention() -> None:
     cost, (values, width) = cost_of(LLAMA_8B), (LLAMA_8B.values, LLAMA_8B.width)
-    cold = cost.slice_work(0, 4096, logit_rows=0).num_ops
-    warm = cost.slice_work(3072, 4096, logit_rows=0).num_ops
-    rest = cost.slice_work(0, 3072, logit_rows=0).num_ops
+    cold = cost.spans_work((Span(0, 4096),)).total.num_ops
+    warm = cost.spans_work((Span(3072, 4096),)).total.num_ops
+    rest = cost.spans_work((Span(0, 3072),)).total.num_ops
     assert warm + rest == pytest.approx(cold)
     assert warm == pytest.approx(prefill_flop(values, width, 1024, cached=3072), rel=1e-4)
     behind = prefill_flop(8e9, 4096 * 32, 100, 10_000) - prefill_flop(8e9, 4096 * 32, 100)
@@ -200,7 +200,7 @@ def test_cached_tokens_still_cost_attention() -> None:
 )
 def test_experts_touched_by_a_batch(experts: int, used: int, expected: list[float]) -> None:
     one_byte_each = WeightSizes(
-        total_bytes=experts, body=WeightGroup(), head=WeightGroup(), experts=WeightGroup(experts)
+        total_bytes=experts, body=WeightGroup(), experts=WeightGroup(experts)
     )
     found = [one_byte_each.touched_bytes(2**i, used / experts) for i in range(8)]
     assert found == pytest.approx(expected, abs=0.0501)

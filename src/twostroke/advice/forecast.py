@@ -160,10 +160,10 @@ def _bits(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Itera
     weights, values = shape.weights, shape.num_values
     if weights is None or not values:
         return
-    read = weights.body.num_bytes + weights.head.num_bytes + weights.experts.num_bytes
+    read = weights.body.num_bytes + weights.lm_head.num_bytes + weights.experts.num_bytes
     bits = 8.0 * read / values
     if bits > FEWER_BITS * 1.1:
-        other = CostModel.from_shape(requantised(shape, FEWER_BITS), kv)
+        other = CostModel(requantised(shape, FEWER_BITS), kv)
         then = _times(_with_cost(predictor, other), asked)
         saving = _saving(now, then)
         if saving is not None and then is not None:
@@ -175,7 +175,7 @@ def _bits(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Itera
                 f"{now[0] - then[0]:+.2f} s of {now[0]:.2f} on this device's fitted rates",
                 "some quality; measure it with `twostroke perplexity`",
             )
-    small = CostModel.from_shape(_halved(predictor.cost), kv)
+    small = CostModel(_halved(predictor.cost), kv)
     saving = _saving(now, _times(_with_cost(predictor, small), asked))
     if saving is not None:
         yield exact(
@@ -194,7 +194,7 @@ def _halved(cost: CostModel) -> ModelShape:
     w = shape.weights
     assert w is not None, "a cost model has weights"
     half = replace(
-        w, body=w.body.scaled(0.5), head=w.head.scaled(0.5), experts=w.experts.scaled(0.5)
+        w, body=w.body.scaled(0.5), lm_head=w.lm_head.scaled(0.5), experts=w.experts.scaled(0.5)
     )
     return replace(shape, weights=half)
 
@@ -204,7 +204,7 @@ def _kv(predictor: Predictor, asked: Asked, now: tuple[float, float]) -> Iterato
     if cost.kv.name not in ("bf16", "f16"):
         return
     try:
-        other = CostModel.from_shape(cost.shape, KvFormat("q8"))
+        other = CostModel(cost.shape, KvFormat("q8"))
     except ShapeError:
         return
     then = _times(_with_cost(predictor, other), asked)

@@ -135,7 +135,7 @@ class LocalBench:
         done = list(self._fill("bench", ids, depth, blocks))
         seconds = time.perf_counter() - start
         for plan, sampled in done:
-            work += self._cost.step_work(plan)
+            work += self._cost.step_work(plan).total
             token = sampled if sampled is not None else token
         return _Run(seconds, work, (token,))
 
@@ -164,7 +164,7 @@ class LocalBench:
         seconds = time.perf_counter() - start
         work = Work()
         for plan in plans:
-            work += self._cost.step_work(plan)
+            work += self._cost.step_work(plan).total
         return _Run(seconds, work, tuple(t for one in tokens for t in one))
 
     def _recompute_once(self, num_tokens: int, depth: int) -> _Run:
@@ -174,7 +174,7 @@ class LocalBench:
             blocks = self._blocks(0, len(ids))
             done = list(self._fill("bench", ids, 0, blocks))
             for plan, _ in done:
-                work += self._cost.step_work(plan)
+                work += self._cost.step_work(plan).total
             token = done[-1][1]
             assert token is not None
             ids = (*ids, token)

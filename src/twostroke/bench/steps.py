@@ -20,7 +20,8 @@ from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.events import Event, StepDone
 from twostroke.model.config import ModelConfig
-from twostroke.predict.fit import Features, FittedSpeed, MeasuredStep, fit_speed, step_features
+from twostroke.predict.fit import MeasuredStep, fit_speed
+from twostroke.predict.fitted_speed import Features, FittedSpeed, step_features
 from twostroke.predict.kv import KvFormat, kv_bytes_per_token
 from twostroke.predict.shape import config_layers
 from twostroke.request import Request, SamplingParams
@@ -169,7 +170,7 @@ def fit_engine(
     seconds: defaultdict[Features, list[float]] = defaultdict(list)
     for turn in turns:
         kind = 0 if turn.plan.prefill else 1  # arithmetic rules prefill, reading rules decode
-        features = step_features(profile, built.cost.step_parts(turn.plan))
+        features = step_features(profile, built.cost.step_work(turn.plan))
         seconds[features].append(turn.seconds * turn.speed[kind] / usual[kind])
     steps = [MeasuredStep(f, statistics.median(s)) for f, s in seconds.items()]
     return fit_speed(profile, steps)

@@ -13,7 +13,7 @@ from twostroke.model.loaded import load_model
 from twostroke.model.local_models import fits_folder
 from twostroke.planner.models import PlannedModel
 from twostroke.planner.target import Target
-from twostroke.predict.fit import FittedSpeed
+from twostroke.predict.fitted_speed import FittedSpeed
 from twostroke.predict.kv import KvFormat
 from twostroke.predict.stored import store_fit, stored_fit
 

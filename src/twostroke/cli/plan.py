@@ -179,7 +179,7 @@ def _with_weights(planned: PlannedModel, num_bytes: float) -> ModelShape:
     old = planned.shape.weights
     note = "weights as given by --weights"
     if old is None:
-        sizes = WeightSizes(total_bytes=num_bytes, body=WeightGroup(num_bytes), head=WeightGroup())
+        sizes = WeightSizes(total_bytes=num_bytes, body=WeightGroup(num_bytes))
         return planned.shape.with_weights(sizes, note)
     factor = num_bytes / old.total_bytes
 
@@ -187,7 +187,7 @@ def _with_weights(planned: PlannedModel, num_bytes: float) -> ModelShape:
         return WeightGroup(group.num_bytes * factor, group.values)
 
     sizes = WeightSizes(
-        total_bytes=num_bytes, body=at(old.body), head=at(old.head), experts=at(old.experts)
+        total_bytes=num_bytes, body=at(old.body), lm_head=at(old.lm_head), experts=at(old.experts)
     )
     return planned.shape.with_weights(sizes, note)
 

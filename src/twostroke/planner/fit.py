@@ -190,7 +190,7 @@ def _layer_sizes(
     layers, w = shape.layers, shape.weights
     assert layers is not None and w is not None
     in_layers = w.body.num_bytes + w.experts.num_bytes
-    rest = max(w.total_bytes - in_layers - w.head.num_bytes, 0.0)
+    rest = max(w.total_bytes - in_layers - w.lm_head.num_bytes, 0.0)
     sizes = []
     for layer in layers:
         size = in_layers / len(layers) + layer.state_bytes * concurrency
@@ -199,7 +199,7 @@ def _layer_sizes(
             size += concurrency * held * layer_token_bytes(layer, setup.kv)
         sizes.append(size)
     sizes[0] += rest
-    return tuple(sizes), w.head.num_bytes
+    return tuple(sizes), w.lm_head.num_bytes
 
 
 def largest_context(

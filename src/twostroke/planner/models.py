@@ -165,4 +165,4 @@ def _flag_weights(flags: ShapeFlags) -> WeightSizes | None:
         return None
     values = {"bf16": flags.params} if flags.params is not None else {}
     group = WeightGroup(num_bytes, values)
-    return WeightSizes(total_bytes=num_bytes, body=group, head=WeightGroup())
+    return WeightSizes(total_bytes=num_bytes, body=group)

@@ -199,7 +199,7 @@ def make_plan(
 def _predictor(shape: ModelShape, setup: Setup, target: Target) -> Predictor | None:
     if shape.layers is None or shape.weights is None:
         return None
-    return Predictor(CostModel.from_shape(shape, setup.kv), target.speed)
+    return Predictor(CostModel(shape, setup.kv), target.speed)
 
 
 def _capacity(

@@ -11,7 +11,7 @@ from html import escape
 
 from twostroke.errors import ConfigError
 from twostroke.planner.plan import Plan
-from twostroke.predict.cost import Work
+from twostroke.predict.cost import Span, Work
 from twostroke.predict.predictor import Predictor
 
 _WIDTH, _HEIGHT, _PAD = 360, 260, 46
@@ -129,9 +129,8 @@ def _roofline(plan: Plan, predictor: Predictor) -> str:
     """Operations per second against operations per byte, with the two phases on the roof."""
     cost, speed = predictor.cost, predictor.speed
     prompt = plan.ask.prompt
-    prefill = cost.slice_work(0, prompt, logit_rows=1)
-    prefill += cost.weights_once(with_head=True, num_tokens=prompt)
-    decode = cost.slice_work(prompt, prompt + 1, logit_rows=1) + cost.weights_once(with_head=True)
+    prefill = cost.spans_work((Span(0, prompt, 1),)).total
+    decode = cost.spans_work((Span(prompt, prompt + 1, 1),)).total
     working_set = max(decode.weight_bytes, 1.0)
     bandwidth = speed.bandwidth_at(working_set)
     arithmetic_s = speed.arithmetic_s(prefill)

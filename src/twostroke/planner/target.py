@@ -11,7 +11,7 @@ from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.predict.devices import find_device
 from twostroke.predict.figure import Source
-from twostroke.predict.fit import assumed_speed
+from twostroke.predict.fitted_speed import assumed_speed
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.speed import Speed, given_speed, speed_of_device
 

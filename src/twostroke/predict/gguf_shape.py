@@ -74,7 +74,7 @@ def _weights(infos: tuple[TensorInfo, ...]) -> WeightSizes:
     return WeightSizes(
         total_bytes=sum(info.nbytes for info in infos),
         body=_group(body),
-        head=_group([head] if head else []),
+        lm_head=_group([head] if head else []),
         experts=_group(experts),
     )
 

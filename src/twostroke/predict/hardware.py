@@ -53,10 +53,6 @@ class MachineProfile:
         """Return the seconds that the reading takes at the bandwidth of that working set."""
         return work.num_bytes / self.bandwidth_at(working_set or work.num_bytes)
 
-    def floor_s(self, work: Work) -> float:
-        """Return the least seconds the work can take: the slower of arithmetic and memory."""
-        return max(self.arithmetic_s(work), self.memory_s(work))
-
     def at_speed(self, ops_per_s: float, read_bytes_per_s: float, num_bytes: int) -> MachineProfile:
         """Return the machine as a probe found it: int8 rate, and reads of a set of num_bytes.
 

@@ -270,7 +270,7 @@ def _weights(
     return WeightSizes(
         total_bytes=total * scale,
         body=WeightGroup(body * quant_bytes * scale, {unit: body}),
-        head=WeightGroup(table * plain_bytes * scale, {unit: table}),
+        lm_head=WeightGroup(table * plain_bytes * scale, {unit: table}),
         experts=WeightGroup(experts * quant_bytes * scale, {unit: experts} if experts else {}),
     )
 

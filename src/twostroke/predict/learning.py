@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twostroke.predict.cost import CostModel, StepWork
-from twostroke.predict.fit import Features, FittedSpeed, step_features, unmeasured_speed
+from twostroke.predict.fitted_speed import Features, FittedSpeed, step_features, unmeasured_speed
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.speed import phase_of
 from twostroke.predict.speed_learner import SpeedLearner
@@ -84,7 +84,7 @@ class LearningPredictor:
     def _priced(self, plan: StepPlan) -> _Priced:
         last = self._last
         if last is None or not _is_same_work(last.plan, plan):
-            work = self.cost.step_parts(plan)
+            work = self.cost.step_work(plan)
             last = self._last = _Priced(plan, work, step_features(self._profile, work))
         return last
 

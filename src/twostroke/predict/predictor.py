@@ -94,7 +94,7 @@ class Predictor:
         """Return the predicted seconds of a plan, None where they are unknown."""
         if not self.speed.is_known(plan):
             return None
-        seconds = self.step(self.cost.step_parts(plan), has_prefill=bool(plan.prefill))
+        seconds = self.step(self.cost.step_work(plan), has_prefill=bool(plan.prefill))
         return None if seconds is None else seconds.value
 
     def observe(self, plan: StepPlan, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The shape of a model as physics sees it: what a token keeps, what a step reads and multiplies.
+"""The shape of a model: what one token keeps, and what one step reads and multiplies.
 
 Independent of files: built from a loaded model, a GGUF header, a Hugging Face config or flags.
 What a source does not say is None and named in `missing`; it never becomes a number.
@@ -68,14 +68,15 @@ class WeightGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSizes:
-    """Weights by when they are read: body and head every step, experts when a token wants them.
+    """Weights by when they are read: the layers' matrices (body) and the output matrix (lm_head) in
+    every step, an expert where a token is sent to it.
 
-    total_bytes: all tensors in memory. A tied head is the embedding table itself.
+    total_bytes: all tensors in memory. A tied output matrix is the embedding table itself.
     """
 
     total_bytes: float
     body: WeightGroup
-    head: WeightGroup
+    lm_head: WeightGroup = field(default_factory=WeightGroup)
     experts: WeightGroup = field(default_factory=WeightGroup)
 
     def touched_bytes(self, num_tokens: float, share: float) -> float:
@@ -116,11 +117,11 @@ class ModelShape:
 
     @property
     def num_values(self) -> float | None:
-        """Parameters in the matrices, the head once; None while unknown."""
+        """Values of the matrices, the output matrix once; None while unknown."""
         w = self.weights
         if w is None:
             return None
-        return w.body.num_values + w.head.num_values + w.experts.num_values
+        return w.body.num_values + w.lm_head.num_values + w.experts.num_values
 
     @property
     def state_bytes(self) -> int | None:
@@ -168,14 +169,14 @@ def requantised(shape: ModelShape, bits: float) -> ModelShape:
         values = {unit: group.num_values} if group.values else {}
         return WeightGroup(group.num_values * bits / 8, values)
 
-    groups = (w.body, w.head, w.experts)
+    groups = (w.body, w.lm_head, w.experts)
     before = sum(group.num_bytes for group in groups)
     after = sum(group.num_values for group in groups) * bits / 8
     table = w.total_bytes - before  # an untied embedding among small tensors
-    is_untied = w.head.num_bytes > 0 and table > 0.9 * w.head.num_bytes
-    rest = w.head.num_values * bits / 8 if is_untied else table
+    is_untied = w.lm_head.num_bytes > 0 and table > 0.9 * w.lm_head.num_bytes
+    rest = w.lm_head.num_values * bits / 8 if is_untied else table
     sizes = WeightSizes(
-        total_bytes=after + rest, body=at(w.body), head=at(w.head), experts=at(w.experts)
+        total_bytes=after + rest, body=at(w.body), lm_head=at(w.lm_head), experts=at(w.experts)
     )
     return shape.with_weights(sizes, f"{bits:g} bits a weight")
 
@@ -193,7 +194,7 @@ def shape_of_model(
     sizes = WeightSizes(
         total_bytes=sum(stored.get(w.name, w.nbytes) for w in weights.all()),
         body=matrix_group(body, stored),
-        head=matrix_group((weights.output,), stored),
+        lm_head=matrix_group((weights.output,), stored),
     )
     return ModelShape(
         name=config.name,

@@ -13,14 +13,8 @@ from dataclasses import replace
 
 from twostroke.predict.cost import StepWork
 from twostroke.predict.figure import Source
-from twostroke.predict.fit import (
-    FEW_ROWS,
-    TERMS,
-    Features,
-    FittedSpeed,
-    MeasuredStep,
-    fit_speed,
-)
+from twostroke.predict.fit import MeasuredStep, fit_speed
+from twostroke.predict.fitted_speed import FEW_ROWS, TERMS, Features, FittedSpeed
 from twostroke.step import Phase
 
 WINDOW = 32  # newest steps of a phase that are judged together

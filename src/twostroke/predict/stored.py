@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke import __version__
-from twostroke.predict.fit import FittedSpeed
+from twostroke.predict.fitted_speed import FittedSpeed
 from twostroke.predict.hardware import MachineProfile
 
 STAND_IN = 1.5  # another model's fit is this much less certain
