@@ -166,11 +166,7 @@ def test_no_compiler_no_native_module(slow_log):
 @pytest.mark.parametrize("facts", [[], ["--model", "llama-3.1-8b", "--device", "h100"]])
 def test_the_doctor_itself_needs_no_numpy(slow_log, facts):
     code = (
-        "import typer\n"
-        "from twostroke.cli import doctor\n"
-        "app = typer.Typer()\n"
-        "app.command()(doctor.command)\n"
-        "app(sys.argv[1:])\n"
+        "from twostroke.cli.app import make_app\nmake_app(['doctor'])(['doctor', *sys.argv[1:]])\n"
     )
     blocked = {"numpy", "torch", "tokenizers", "jinja2", "fastapi", "uvicorn"}
     done = run_without(blocked, code, str(slow_log), "--json", *facts)

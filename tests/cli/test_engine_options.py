@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.cli.engine_options import engine_config, parse_bytes, parse_ints
-from twostroke.config import KvType
+from twostroke.cli.engine_options import parse_bytes, parse_ints
+from twostroke.cli.options import ENGINE
+from twostroke.cli.table import arguments_of
+from twostroke.config import EngineConfig, KvType
 from twostroke.errors import ConfigError
 
 
@@ -38,22 +40,34 @@ def test_lists_of_integers_are_checked_one_by_one() -> None:
             parse_ints(bad, param="--prompt")
 
 
+def config_of(**flags: object) -> EngineConfig:
+    """The engine's settings that these flags make."""
+    config: EngineConfig = arguments_of(ENGINE, flags)["config"]
+    return config
+
+
 def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOSTROKE_THREADS", "3")
     monkeypatch.setenv("TWOSTROKE_KERNELS", "scalar")
-    assert engine_config().threads == 3
-    assert engine_config(threads=1).threads == 1
-    assert engine_config().kernel_set == "scalar"
-    assert engine_config(kernels="avx2").kernel_set == "avx2"
+    assert config_of().threads == 3
+    assert config_of(threads=1).threads == 1
+    assert config_of().kernel_set == "scalar"
+    assert config_of(kernels="avx2").kernel_set == "avx2"
 
 
 def test_a_bad_variable_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOSTROKE_THREADS", "many")
     with pytest.raises(ConfigError, match="TWOSTROKE_THREADS"):
-        engine_config()
+        config_of()
 
 
 def test_kv_types_go_by_their_names() -> None:
-    assert engine_config(kv_type="q8").kv_type is KvType.Q8
+    assert config_of(kv_type="q8").kv_type is KvType.Q8
     with pytest.raises(ConfigError, match="q4"):
-        engine_config(kv_type="q4")
+        config_of(kv_type="q4")
+
+
+def test_without_flags_the_engine_gets_its_own_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWOSTROKE_THREADS", raising=False)
+    monkeypatch.delenv("TWOSTROKE_KERNELS", raising=False)
+    assert config_of() == EngineConfig()

@@ -7,19 +7,15 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from twostroke.cli import list as list_command
-from twostroke.cli import pull, rm, show
+from twostroke.cli.app import make_app
 from twostroke.cli.download_bar import DownloadBar
 from twostroke.cli.text_output import printable, size_text
 from twostroke.errors import ModelNotFound
 from twostroke.model.local_models import models_folder
 
-app = typer.Typer()
-for verb, module in {"pull": pull, "list": list_command, "show": show, "rm": rm}.items():
-    app.command(verb)(module.command)
+app = make_app(["pull", "list", "show", "rm"])
 
 
 def run(*arguments: str):  # type: ignore[no-untyped-def]

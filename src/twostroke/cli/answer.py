@@ -1,15 +1,10 @@
-"""What `twostroke run` does: one prompt, one answer, and the report of both phases.
-
-Free of Typer, so that a start need not wait for it (see quick_run).
-"""
+"""The parts of `twostroke run`: the prompt read and tokenised, the answer collected and written."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from twostroke.cli.engine_options import engine_config
-from twostroke.cli.start import leave_blas_alone, without_garbage_collection
 from twostroke.errors import RequestError
 from twostroke.request import SamplingParams, TokenLogprob
 
@@ -59,9 +54,7 @@ def logprob_json(llm: LLM, entry: TokenLogprob) -> dict[str, Any]:
     return {**one(entry.token_id, entry.logprob), "top": [one(i, p) for i, p in entry.top]}
 
 
-def _collect(
-    llm: LLM, encoded: EncodedPrompt, params: SamplingParams, *, show: bool
-) -> list[Delta]:
+def collect(llm: LLM, encoded: EncodedPrompt, params: SamplingParams, *, show: bool) -> list[Delta]:
     deltas = []
     for delta in llm.stream(encoded, params):
         if show and delta.text:
@@ -72,7 +65,7 @@ def _collect(
     return deltas
 
 
-def _document(
+def document(
     llm: LLM, encoded: EncodedPrompt, deltas: list[Delta], *, logprobs: bool
 ) -> dict[str, Any]:
     last = deltas[-1]
@@ -89,96 +82,8 @@ def _document(
     }
 
 
-def _explanation(llm: LLM, last: Delta) -> dict[str, Any] | None:
+def explanation(llm: LLM, last: Delta) -> dict[str, Any] | None:
     from twostroke.cli import report
 
     found = report.explanation(llm.built, last.record) if last.record is not None else None
     return found.to_dict() if found is not None else None
-
-
-def answer(
-    model: str,
-    *,
-    prompt: str,
-    raw: bool = False,
-    system: str | None = None,
-    max_tokens: int | None = None,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    seed: int | None = None,
-    stop: list[str] | None = None,
-    logprobs: int | None = None,
-    threads: int | None = None,
-    prefill_chunk: int = 512,
-    max_model_len: int | None = None,
-    kv_memory: str | None = None,
-    kv_type: str = "bf16",
-    backend: str = "auto",
-    kernels: str | None = None,
-    explain: bool = False,
-    as_json: bool = False,
-) -> None:
-    """Answer one prompt on stdout; the report goes to stderr. Parameters: see cli.run.
-
-    Raises:
-        TwoStrokeError: anything that cannot be done as asked.
-    """
-    if raw and system is not None:
-        raise RequestError(
-            "--system needs the chat template", remedy="Leave out --raw or --system."
-        )
-    params = SamplingParams(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
-        logprobs=logprobs,
-    )
-    config = engine_config(
-        threads=threads,
-        max_model_len=max_model_len,
-        kv_memory=kv_memory,
-        kv_type=kv_type,
-        backend=backend,
-        kernels=kernels,
-        prefill_chunk=prefill_chunk,
-        max_num_seqs=1,
-    )
-    text = read_prompt(prompt)
-    if backend != "reference":
-        leave_blas_alone()
-    with without_garbage_collection():
-        from twostroke.cli.progress import PrefillProgress
-        from twostroke.llm import LLM
-
-        progress = PrefillProgress()
-        llm = LLM(model, config, observers=(progress,))
-    encoded = encode(llm, text, raw=raw, system=system)
-    deltas = _collect(llm, encoded, params, show=not as_json)
-    progress.clear()
-    if as_json:
-        import json
-
-        document = _document(llm, encoded, deltas, logprobs=logprobs is not None)
-        if explain:
-            document["explanation"] = _explanation(llm, deltas[-1])
-        print(json.dumps(document))
-    elif (record := deltas[-1].record) is not None:
-        from twostroke.cli import report
-
-        heading = f"twostroke: {model}, {llm.built.summary}, loaded in {llm.load_s:.2f} s"
-        lines = report.phase_lines(record)
-        if explain:
-            lines += report.explain_lines(llm.built, record)
-        print("\n".join([heading, *lines]), file=sys.stderr)

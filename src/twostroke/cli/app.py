@@ -8,6 +8,7 @@ from importlib import import_module
 import typer
 
 from twostroke import __version__
+from twostroke.cli.typer_command import typer_command
 
 # Verb -> module. Only the verb that is called is imported: the first token waits for every import.
 VERBS = {
@@ -42,27 +43,6 @@ def _root(
 
 def make_app(verbs: Iterable[str] = VERBS) -> typer.Typer:
     """Return the command with some of its verbs; importing them is what takes time."""
-    app = _empty_app()
-    for verb in verbs:
-        app.command(verb)(import_module(VERBS[verb]).command)
-    return app
-
-
-def make_failing_app(verb: str, error: BaseException) -> typer.Typer:
-    """Return the command with one verb that fails so, whatever its arguments are.
-
-    What was stopped outside Typer ends as it would have ended inside.
-    """
-
-    def command() -> None:
-        raise error
-
-    app = _empty_app()
-    app.command(verb)(command)
-    return app
-
-
-def _empty_app() -> typer.Typer:
     app = typer.Typer(
         name="twostroke",
         help="Run open-weight models and see where the time goes: prefill, then decode.",
@@ -72,4 +52,7 @@ def _empty_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
+    for verb in verbs:
+        module = import_module(VERBS[verb])
+        app.command(verb)(typer_command(module.command, module.OPTIONS))
     return app

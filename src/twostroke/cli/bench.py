@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, TextIO
 
-import typer
-
-from twostroke.cli import bench_url, options
-from twostroke.cli.engine_options import engine_config, parse_ints
+from twostroke.cli import bench_url
+from twostroke.cli.engine_options import parse_ints
+from twostroke.cli.options import JSON, MEASURED_ENGINE, MODEL
+from twostroke.cli.table import Option
+from twostroke.config import EngineConfig
 from twostroke.errors import ConfigError
 from twostroke.step import BLOCK_SIZE
 
@@ -64,51 +66,44 @@ def _tests(
                 yield bench.decode_without_cache(n, depth=depth, repeat=repeat)
 
 
+OPTIONS = (
+    MODEL,
+    Option("prompt", help="Prompt lengths to prefill, such as 512,2048."),
+    Option("gen", help="Numbers of tokens to decode, such as 128."),
+    Option("depth", help="Tokens already in the cache, such as 0,2048.", default="0"),
+    Option("batch", help="Requests decoded together, such as 1,8,32.", default="1"),
+    Option("repeat", int, "Runs a row.", 5, low=1, high=1000),
+    Option("no_kv_cache", bool, "Also decode by recomputing everything.", False),
+    Option("profile", bool, "Show where the time goes, op by op.", False),
+    Option("calibrate", bool, "Measure this machine's peaks anew first.", False),
+    Option("url", help="Load this OpenAI-compatible endpoint instead; MODEL its name."),
+    Option("requests", int, "With --url: how many.", 32, low=1),
+    Option("rate", float, "With --url: requests a second, open loop.", low=0.001),
+    Option("concurrency", int, "With --url: clients.", 1, low=1, high=1024),
+    Option("goodput", help="With --url: goals, such as ttft:0.5,tpot:0.05."),
+    *MEASURED_ENGINE,
+    JSON,
+)
+
+
 def command(
-    model: options.Model,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", help="Prompt lengths to prefill, such as 512,2048.")
-    ] = None,
-    gen: Annotated[
-        str | None, typer.Option("--gen", help="Numbers of tokens to decode, such as 128.")
-    ] = None,
-    depth: Annotated[
-        str, typer.Option("--depth", help="Tokens already in the cache, such as 0,2048.")
-    ] = "0",
-    batch: Annotated[
-        str, typer.Option("--batch", help="Requests decoded together, such as 1,8,32.")
-    ] = "1",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, max=1000, help="Runs a row.")] = 5,
-    no_kv_cache: Annotated[
-        bool, typer.Option("--no-kv-cache", help="Also decode by recomputing everything.")
-    ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Show where the time goes, op by op.")
-    ] = False,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine's peaks anew first.")
-    ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option("--url", help="Load this OpenAI-compatible endpoint instead; MODEL its name."),
-    ] = None,
-    requests: Annotated[int, typer.Option("--requests", min=1, help="With --url: how many.")] = 32,
-    rate: Annotated[
-        float | None,
-        typer.Option("--rate", min=0.001, help="With --url: requests a second, open loop."),
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=1024, help="With --url: clients.")
-    ] = 1,
-    goodput: Annotated[
-        str | None, typer.Option("--goodput", help="With --url: goals, such as ttft:0.5,tpot:0.05.")
-    ] = None,
-    threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = 512,
-    kv_type: options.KvTypeName = "bf16",
-    backend: options.Backend = "auto",
-    kernels: options.Kernels = None,
-    as_json: options.Json = False,
+    model: str,
+    *,
+    prompt: str | None,
+    gen: str | None,
+    depth: str,
+    batch: str,
+    repeat: int,
+    no_kv_cache: bool,
+    profile: bool,
+    calibrate: bool,
+    url: str | None,
+    requests: int,
+    rate: float | None,
+    concurrency: int,
+    goodput: str | None,
+    config: EngineConfig,
+    as_json: bool,
 ) -> None:
     """Measure prefill (pp) and decode (tg) apart, with seeded prompts and greedy tokens.
 
@@ -135,14 +130,7 @@ def command(
     batches = parse_ints(batch, param="--batch", high=1024)
     if no_kv_cache and not generated:
         raise ConfigError("--no-kv-cache needs --gen", remedy="Add --gen 32.")
-    config = engine_config(
-        threads=threads,
-        kv_type=kv_type,
-        backend=backend,
-        kernels=kernels,
-        prefill_chunk=prefill_chunk,
-        max_num_seqs=max(batches),
-    )
+    config = replace(config, max_num_seqs=max(batches))
     from twostroke.bench.local import LocalBench
     from twostroke.build import build_engine, machine_card
     from twostroke.model.loaded import load_model
@@ -163,7 +151,7 @@ def command(
         vocab_size=loaded.config.vocab_size,
         cost=built.cost,
         profile=built.backend.profile,
-        prefill_chunk=prefill_chunk,
+        prefill_chunk=config.prefill_chunk,
         after_warm_up=profiler.take_profile if profiler is not None else None,
     )
     out = sys.stderr if as_json else sys.stdout

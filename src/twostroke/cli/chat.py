@@ -7,12 +7,12 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from twostroke.cli import options, report
-from twostroke.cli.engine_options import engine_config
+from twostroke.cli import report
+from twostroke.cli.options import CHAT_SAMPLING, ENGINE, EXPLAIN, MODEL, SYSTEM
+from twostroke.config import EngineConfig
 from twostroke.errors import CapacityError, RequestError, TemplateError, TwoStrokeError
 from twostroke.request import SamplingParams
 
@@ -138,50 +138,28 @@ def converse(
                 print(line, file=sys.stderr, flush=True)
 
 
+OPTIONS = (
+    MODEL,
+    SYSTEM,
+    *CHAT_SAMPLING,
+    *ENGINE,
+    EXPLAIN,
+)
+
+
 def command(
-    model: options.Model,
-    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help="Most tokens of one answer.")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", help="0 takes the likeliest token each time.")
-    ] = 0.0,
-    top_p: Annotated[float, typer.Option("--top-p", help="Keep this much probability.")] = 1.0,
-    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
-    ] = None,
-    threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = 512,
-    max_model_len: options.MaxModelLen = None,
-    kv_memory: options.KvMemory = None,
-    kv_type: options.KvTypeName = "bf16",
-    backend: options.Backend = "auto",
-    kernels: options.Kernels = None,
-    explain: options.Explain = False,
+    model: str,
+    *,
+    system: str | None,
+    params: SamplingParams,
+    config: EngineConfig,
+    explain: bool,
 ) -> None:
     """Talk to a model; each turn prefills only its new tokens.
 
     Example: twostroke chat smollm2:135m --system "Answer in one sentence."
     """
-    params = SamplingParams(
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        max_tokens=max_tokens,
-        stop=tuple(stop or ()),
-    )
-    config = engine_config(
-        threads=threads,
-        max_model_len=max_model_len,
-        kv_memory=kv_memory,
-        kv_type=kv_type,
-        backend=backend,
-        kernels=kernels,
-        prefill_chunk=prefill_chunk,
-        max_num_seqs=2,
-    )
+    config = replace(config, max_num_seqs=2)
     from twostroke.cli.progress import PrefillProgress
     from twostroke.llm import LLM
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import typer
 
-from twostroke.cli import doctor_options as flag
-from twostroke.cli.options import Json
+from twostroke.cli.options import JSON
+from twostroke.cli.table import Option
 from twostroke.errors import ConfigError
 from twostroke_doctor import LogScanner, Parsed, report
 from twostroke_doctor.diagnose import diagnose
@@ -26,28 +26,54 @@ EXIT_FOUND = 1
 EXIT_UNKNOWN = 3
 
 
+OPTIONS = (
+    Option("logs", help="Log files; - is standard input.", metavar="[LOG]...", repeats=True),
+    Option("url", help="Ask a running endpoint (OpenAI-compatible or Ollama)."),
+    Option("model", help="What runs: llama-3.1-8b, 70B, 30B-A3B or a .gguf file."),
+    Option("served_model", help="Model name to ask the endpoint for."),
+    Option("api_key_env", help="Environment variable that holds the API key."),
+    Option("device", help="Where it runs: h100, 4090, ddr5-5600x2, cpu ..."),
+    Option("weights_gb", float, "Size of the weights in GB."),
+    Option("bandwidth", float, "Memory bandwidth in GB/s."),
+    Option("flops", float, "Arithmetic in TFLOP/s."),
+    Option("memory_gb", float, "Memory of the device in GB."),
+    Option("threads", int, "Cores that threads can run on.", low=1),
+    Option("shared_head", bool, "The prompts are turns of a chat, or share a prefix.", False),
+    Option("fail_on", help="Exit with 1 when this code is found; repeat.", repeats=True),
+    JSON,
+    Option("as_jsonl", bool, "Print JSON lines on stdout.", False, flag="--jsonl"),
+    Option("html", Path, "Also write one self-contained HTML file."),
+    Option("dry_run", bool, "With --url: show what would be sent, send nothing.", False),
+    Option("max_requests", int, "With --url: most requests sent.", 12, low=1, high=1000),
+    Option("max_seconds", float, "With --url: most seconds.", 120.0, low=1, high=86400),
+    Option("max_tokens", int, "With --url: most tokens, prompts included.", 20000, low=100),
+    Option("prompt_tokens", int, "With --url: length of a prompt.", 1000, low=64, high=100000),
+)
+
+
 def command(
-    logs: flag.Logs = None,
-    url: flag.Url = None,
-    model: flag.Model = None,
-    served_model: flag.ServedModel = None,
-    api_key_env: flag.ApiKeyEnv = None,
-    device: flag.Device = None,
-    weights_gb: flag.WeightsGb = None,
-    bandwidth: flag.Bandwidth = None,
-    flops: flag.Flops = None,
-    memory_gb: flag.MemoryGb = None,
-    threads: flag.Threads = None,
-    shared_head: flag.SharedHead = False,
-    fail_on: flag.FailOn = None,
-    as_json: Json = False,
-    as_jsonl: flag.JsonLines = False,
-    html: flag.Html = None,
-    dry_run: flag.DryRun = False,
-    max_requests: flag.MaxRequests = 12,
-    max_seconds: flag.MaxSeconds = 120.0,
-    max_tokens: flag.MaxTokens = 20_000,
-    prompt_tokens: flag.PromptTokens = 1000,
+    *,
+    logs: list[str] | None,
+    url: str | None,
+    model: str | None,
+    served_model: str | None,
+    api_key_env: str | None,
+    device: str | None,
+    weights_gb: float | None,
+    bandwidth: float | None,
+    flops: float | None,
+    memory_gb: float | None,
+    threads: int | None,
+    shared_head: bool,
+    fail_on: list[str] | None,
+    as_json: bool,
+    as_jsonl: bool,
+    html: Path | None,
+    dry_run: bool,
+    max_requests: int,
+    max_seconds: float,
+    max_tokens: int,
+    prompt_tokens: int,
 ) -> None:
     """Say which phase holds the wait, on what evidence, and the seconds that each cure would save.
 

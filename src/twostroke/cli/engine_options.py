@@ -1,9 +1,10 @@
-"""The values that flags of several verbs parse to, and the engine's settings they make."""
+"""Parsers of the values that several verbs take, and the engine's settings made of them."""
 
 from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 from twostroke.config import EngineConfig, KvType, environment_value
 from twostroke.errors import ConfigError
@@ -45,33 +46,25 @@ def parse_ints(text: str, *, param: str, low: int = 1, high: int = 1 << 20) -> t
     return tuple(values)
 
 
-def engine_config(
-    *,
-    threads: int | None = None,
-    max_model_len: int | None = None,
-    kv_memory: str | None = None,
-    kv_type: str = "bf16",
-    backend: str = "auto",
-    kernels: str | None = None,
-    prefill_chunk: int = 512,
-    max_num_seqs: int = 64,
-) -> EngineConfig:
-    """Build the engine's settings from flags; a flag wins over its environment variable.
+def parse_kv_type(text: str) -> KvType:
+    """Return how K and V are stored.
+
+    Raises:
+        ConfigError: no such type.
+    """
+    if text not in [t.value for t in KvType]:
+        raise ConfigError("unknown --kv-type", value=text, limit="bf16, f16, q8")
+    return KvType(text)
+
+
+def engine_config(**fields: Any) -> EngineConfig:
+    """Return the engine's settings with these fields; a field wins over its environment variable.
 
     Raises:
         ConfigError: a value that cannot be.
     """
-    if threads is None and (value := environment_value(os.environ, "TWOSTROKE_THREADS")):
-        (threads,) = parse_ints(value, param="TWOSTROKE_THREADS", high=1024)
-    if kv_type not in [t.value for t in KvType]:
-        raise ConfigError("unknown --kv-type", value=kv_type, limit="bf16, f16, q8")
-    return EngineConfig(
-        kv_type=KvType(kv_type),
-        kv_memory_bytes=parse_bytes(kv_memory, param="--kv-memory") if kv_memory else None,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        prefill_chunk=prefill_chunk,
-        threads=threads,
-        backend=backend,
-        kernel_set=kernels or environment_value(os.environ, "TWOSTROKE_KERNELS"),
-    )
+    threads = environment_value(os.environ, "TWOSTROKE_THREADS")
+    if "threads" not in fields and threads is not None:
+        (fields["threads"],) = parse_ints(threads, param="TWOSTROKE_THREADS", high=1024)
+    fields.setdefault("kernel_set", environment_value(os.environ, "TWOSTROKE_KERNELS"))
+    return EngineConfig(**fields)

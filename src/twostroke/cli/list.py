@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from twostroke.cli.options import JSON
 from twostroke.cli.text_output import print_json, print_rows, printable, size_text
 from twostroke.model.local_models import list_local
 
+OPTIONS = (JSON,)
 
-def command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+
+def command(*, as_json: bool) -> None:
     """List the models on this machine, fetched by twostroke or by other Hugging Face tools.
 
     \b

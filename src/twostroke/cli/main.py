@@ -5,40 +5,46 @@ Exit codes: 0 done, 1 failure or finding, 2 usage, 3 unknown, 130 interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any
 
 from twostroke.cli import quick_run
 from twostroke.cli.start import without_garbage_collection
+from twostroke.cli.table import arguments_of
 from twostroke.errors import TwoStrokeError
+
+INTERRUPTED = 130
 
 
 def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code; never raises for a user's mistake."""
-    given = quick_run.parse(arguments[1:]) if arguments[:1] == ["run"] else None
     try:
-        if given is not None:
-            _run(given)
-        else:
+        if arguments[:1] != ["run"] or not _run_at_once(arguments[1:]):
             _run_verb(arguments)
     except TwoStrokeError as error:
         print(f"twostroke: {error}", file=sys.stderr)
         return error.exit_code
     except SystemExit as end:  # Typer's way to end: help, usage errors (2), Ctrl-C (130)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except EOFError:
+        print("\nAborted!", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 
-def _run(given: dict[str, Any]) -> None:
-    """Answer a prompt without Typer, unless it is interrupted: Typer knows how that ends."""
-    from twostroke.cli.answer import answer
+def _run_at_once(words: list[str]) -> bool:
+    """Answer a prompt without Typer; False where only Typer can read the words."""
+    from twostroke.cli import run
 
-    try:
-        answer(**given)
-    except (KeyboardInterrupt, EOFError, OSError) as error:
-        from twostroke.cli.app import make_failing_app
-
-        make_failing_app("run", error)(["run"])
+    values = quick_run.parse(run.OPTIONS, words)
+    if values is not None:
+        run.command(**arguments_of(run.OPTIONS, values))
+    return values is not None
 
 
 def _run_verb(arguments: list[str]) -> None:

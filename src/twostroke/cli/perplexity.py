@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from twostroke.cli import options
-from twostroke.cli.engine_options import engine_config
+from twostroke.cli.options import JSON, MEASURED_ENGINE, MODEL
+from twostroke.cli.table import Option
+from twostroke.config import EngineConfig
 from twostroke.errors import RequestError
 
 MAX_TEXT_BYTES = 64 << 20
@@ -50,33 +49,31 @@ def windows(token_ids: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
     return [token_ids[i : i + size] for i in range(0, len(token_ids) - size + 1, size)]
 
 
+OPTIONS = (
+    MODEL,
+    Option("file", Path, "A UTF-8 text file.", is_required=True, metavar="FILE"),
+    Option("window", int, "Tokens of a window.", 1024, low=2),
+    *MEASURED_ENGINE,
+    JSON,
+)
+
+
 def command(
-    model: options.Model,
-    file: Annotated[Path, typer.Argument(help="A UTF-8 text file.")],
-    window: Annotated[int, typer.Option("--window", min=2, help="Tokens of a window.")] = 1024,
-    threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = 512,
-    kv_type: options.KvTypeName = "bf16",
-    backend: options.Backend = "auto",
-    kernels: options.Kernels = None,
-    as_json: options.Json = False,
+    model: str,
+    *,
+    file: Path,
+    window: int,
+    config: EngineConfig,
+    as_json: bool,
 ) -> None:
     """Measure a model's perplexity on a text: mean over all but each window's first token.
 
     Example: twostroke perplexity smollm2:135m book.txt --window 1024
     """
     text = read_text(file)
-    config = engine_config(
-        threads=threads,
-        kv_type=kv_type,
-        backend=backend,
-        kernels=kernels,
-        prefill_chunk=prefill_chunk,
-        max_num_seqs=1,
-    )
     from twostroke.llm import LLM
 
-    llm = LLM(model, config)
+    llm = LLM(model, replace(config, max_num_seqs=1))
     parts = windows(tuple(llm.model.tokenizer.encode(text)), window)
     total = 0.0
     for i, part in enumerate(parts):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from twostroke.cli.engine_options import parse_bytes
 from twostroke.cli.fit_machine import with_stored_fit
-from twostroke.cli.options import Json, PrefillChunk
+from twostroke.cli.options import JSON
+from twostroke.cli.table import Option, Settings
 from twostroke.cli.target_options import (
+    BANDWIDTH,
+    DEVICE,
+    FLOPS,
+    MEMORY,
+    OPTIONAL_MODEL,
+    PREFILL_CHUNK,
     UNKNOWN_EXIT,
-    Bandwidth,
-    Device,
-    Flops,
-    Memory,
-    OptionalModel,
     parse_count,
     seconds_text,
     target_of,
@@ -32,74 +35,85 @@ from twostroke.planner.models import (
     find_model,
     shape_of_flags,
 )
-from twostroke.planner.plan import Plan, make_ask, make_plan
+from twostroke.planner.plan import Ask, Plan, make_ask, make_plan
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import Target
 from twostroke.predict.kv import KV_FORMATS, KvFormat, kv_format
 from twostroke.predict.shape import ModelShape, WeightGroup, WeightSizes
 
 _EXITS = {"yes": 0, "no": 1, "unknown": UNKNOWN_EXIT}
-_FLAG = typer.Option
+
+
+_ask = partial(Option, settings=Settings("ask", make_ask))
+_shape = partial(Option, settings=Settings("flags", ShapeFlags))
+OPTIONS = (
+    OPTIONAL_MODEL,
+    DEVICE,
+    Option("num_devices", int, "Devices that share the model by whole layers.", 1),
+    BANDWIDTH,
+    FLOPS,
+    MEMORY,
+    _ask("context", int, "Tokens kept per sequence (default: the request's)."),
+    _ask("concurrency", int, "Sequences at once.", 1),
+    _ask("prompt", int, "Prompt tokens of a request (default: 1000)."),
+    _ask("output", int, "Output tokens of a request (default: 300)."),
+    _ask("cached", int, "Prompt tokens that the prefix cache already has.", 0),
+    Option("kv_type", help=f"{', '.join(KV_FORMATS)} (default: bf16)."),
+    _ask(
+        "target_ttft", float, "Longest time to the first token, in seconds.", field="target_ttft_s"
+    ),
+    _ask("target_tpot", float, "Longest time per output token, in seconds.", field="target_tpot_s"),
+    Option(
+        "rules", help="Whose allocation: auto, twostroke, llama.cpp, vllm or any.", default="auto"
+    ),
+    PREFILL_CHUNK,
+    Option(
+        "flash_attention",
+        bool,
+        "Attention without stored scores (other engines' buffers).",
+        True,
+        flag="--flash-attention/--no-flash-attention",
+    ),
+    _shape("layers", int, "Shape: layers."),
+    _shape("kv_heads", int, "Shape: KV heads."),
+    _shape("head_dim", int, "Shape: size of a head."),
+    _shape("heads", int, "Shape: query heads."),
+    _shape("hidden", int, "Shape: hidden size.", field="hidden_size"),
+    _shape("ffn", int, "Shape: intermediate size.", field="intermediate_size"),
+    _shape("vocab", int, "Shape: vocabulary.", field="vocab_size"),
+    _shape("window", int, "Shape: sliding window."),
+    _shape("full_every", int, "Shape: each n-th layer sees everything."),
+    _shape(
+        "params", help="Shape: parameters, 8.03B.", parse=partial(parse_count, param="--params")
+    ),
+    _shape("bits", float, "Shape: bits a parameter."),
+    _shape(
+        "weights",
+        help="Bytes of the weights, such as 4.92GB.",
+        parse=partial(parse_bytes, param="--weights"),
+        field="weights_bytes",
+    ),
+    Option("plot", Path, "Write an SVG: roofline, wait, throughput."),
+    JSON,
+)
 
 
 def command(
-    model: OptionalModel = None,
-    device: Device = None,
-    num_devices: Annotated[
-        int, _FLAG("--num-devices", help="Devices that share the model by whole layers.")
-    ] = 1,
-    bandwidth: Bandwidth = None,
-    flops: Flops = None,
-    memory: Memory = None,
-    context: Annotated[
-        int | None, _FLAG("--context", help="Tokens kept per sequence (default: the request's).")
-    ] = None,
-    concurrency: Annotated[int, _FLAG("--concurrency", help="Sequences at once.")] = 1,
-    prompt: Annotated[
-        int | None, _FLAG("--prompt", help="Prompt tokens of a request (default: 1000).")
-    ] = None,
-    output: Annotated[
-        int | None, _FLAG("--output", help="Output tokens of a request (default: 300).")
-    ] = None,
-    cached: Annotated[
-        int, _FLAG("--cached", help="Prompt tokens that the prefix cache already has.")
-    ] = 0,
-    kv_type: Annotated[
-        str | None, _FLAG("--kv-type", help=f"{', '.join(KV_FORMATS)} (default: bf16).")
-    ] = None,
-    target_ttft: Annotated[
-        float | None, _FLAG("--target-ttft", help="Longest time to the first token, in seconds.")
-    ] = None,
-    target_tpot: Annotated[
-        float | None, _FLAG("--target-tpot", help="Longest time per output token, in seconds.")
-    ] = None,
-    rules: Annotated[
-        str, _FLAG("--rules", help="Whose allocation: auto, twostroke, llama.cpp, vllm or any.")
-    ] = "auto",
-    prefill_chunk: PrefillChunk = 512,
-    flash_attention: Annotated[
-        bool, _FLAG(help="Attention without stored scores (other engines' buffers).")
-    ] = True,
-    layers: Annotated[int | None, _FLAG("--layers", help="Shape: layers.")] = None,
-    kv_heads: Annotated[int | None, _FLAG("--kv-heads", help="Shape: KV heads.")] = None,
-    head_dim: Annotated[int | None, _FLAG("--head-dim", help="Shape: size of a head.")] = None,
-    heads: Annotated[int | None, _FLAG("--heads", help="Shape: query heads.")] = None,
-    hidden: Annotated[int | None, _FLAG("--hidden", help="Shape: hidden size.")] = None,
-    ffn: Annotated[int | None, _FLAG("--ffn", help="Shape: intermediate size.")] = None,
-    vocab: Annotated[int | None, _FLAG("--vocab", help="Shape: vocabulary.")] = None,
-    window: Annotated[int | None, _FLAG("--window", help="Shape: sliding window.")] = None,
-    full_every: Annotated[
-        int | None, _FLAG("--full-every", help="Shape: each n-th layer sees everything.")
-    ] = None,
-    params: Annotated[str | None, _FLAG("--params", help="Shape: parameters, 8.03B.")] = None,
-    bits: Annotated[float | None, _FLAG("--bits", help="Shape: bits a parameter.")] = None,
-    weights: Annotated[
-        str | None, _FLAG("--weights", help="Bytes of the weights, such as 4.92GB.")
-    ] = None,
-    plot: Annotated[
-        Path | None, _FLAG("--plot", help="Write an SVG: roofline, wait, throughput.")
-    ] = None,
-    as_json: Json = False,
+    model: str | None,
+    *,
+    device: str | None,
+    num_devices: int,
+    bandwidth: float | None,
+    flops: float | None,
+    memory: str | None,
+    ask: Ask,
+    kv_type: str | None,
+    rules: str,
+    prefill_chunk: int,
+    flash_attention: bool,
+    flags: ShapeFlags,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Say whether a model fits a device, how long its phases take, and how many streams it serves.
 
@@ -111,20 +125,6 @@ def command(
       twostroke plan config.json --device 4090 --context 32768 --kv-type q8_0
       twostroke plan hf:owner/repo:Q4_K_M --device h100 --prompt 4000 --target-ttft 2
     """
-    flags = ShapeFlags(
-        layers=layers,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        heads=heads,
-        hidden_size=hidden,
-        intermediate_size=ffn,
-        vocab_size=vocab,
-        window=window,
-        full_every=full_every,
-        params=parse_count(params, param="--params"),
-        bits=bits,
-        weights_bytes=parse_bytes(weights, param="--weights") if weights else None,
-    )
     planned = planned_model(model, flags)
     target = target_of(
         device, num_devices=num_devices, bandwidth=bandwidth, flops=flops, memory=memory
@@ -134,16 +134,7 @@ def command(
     setup = _setup(planned, target, kv, rules, prefill_chunk, flash_attention)
     shape = planned.shape
     if setup.rules is Rules.TWOSTROKE and planned.path is not None:
-        shape, setup = as_allocated(planned.path, shape, setup, concurrency)
-    ask = make_ask(
-        context=context,
-        concurrency=concurrency,
-        prompt=prompt,
-        output=output,
-        cached=cached,
-        target_ttft_s=target_ttft,
-        target_tpot_s=target_tpot,
-    )
+        shape, setup = as_allocated(planned.path, shape, setup, ask.concurrency)
     names = ("bf16", "q8") if setup.rules is Rules.TWOSTROKE else ("f16", "q8_0", "q4_0")
     choices = tuple(kv_format(name) for name in names)
     plan = make_plan(shape, setup, target, ask, kv_choices=choices)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from twostroke.cli import fit_machine
 from twostroke.cli.fit_machine import with_stored_fit
-from twostroke.cli.options import Json, PrefillChunk, Threads
+from twostroke.cli.options import JSON
 from twostroke.cli.plan import planned_model
+from twostroke.cli.table import Option
 from twostroke.cli.target_options import (
+    BANDWIDTH,
+    DEVICE,
+    FLOPS,
+    MEMORY,
+    OPTIONAL_MODEL,
+    PREFILL_CHUNK,
+    THREADS,
     UNKNOWN_EXIT,
-    Bandwidth,
-    Device,
-    Flops,
-    Memory,
-    OptionalModel,
     seconds_text,
     target_of,
 )
@@ -31,34 +34,44 @@ from twostroke.planner.target import Target
 from twostroke.predict.formulas import split_by_rates
 from twostroke.predict.kv import KvFormat, kv_format
 
-_FLAG = typer.Option
+OPTIONS = (
+    OPTIONAL_MODEL,
+    Option("prompt_tokens", int, "Tokens of the prompt.", 1000, short="-p"),
+    Option("max_tokens", int, "Tokens of the answer.", 300, short="-n"),
+    Option("cached", int, "Prompt tokens already in the cache.", 0),
+    Option("batch", int, "Streams that decode together.", 1),
+    Option("kv_type", help="How K and V are stored.", default="bf16"),
+    DEVICE,
+    BANDWIDTH,
+    FLOPS,
+    MEMORY,
+    THREADS,
+    PREFILL_CHUNK,
+    Option("prefill_rate", float, "Known prefill speed in tok/s; no MODEL then."),
+    Option("decode_rate", float, "Known decode speed in tok/s; no MODEL then."),
+    Option("calibrate", bool, "First run MODEL at a few lengths and fit this machine.", False),
+    JSON,
+)
 
 
 def command(
-    model: OptionalModel = None,
-    prompt_tokens: Annotated[
-        int, _FLAG("--prompt-tokens", "-p", help="Tokens of the prompt.")
-    ] = 1000,
-    max_tokens: Annotated[int, _FLAG("--max-tokens", "-n", help="Tokens of the answer.")] = 300,
-    cached: Annotated[int, _FLAG("--cached", help="Prompt tokens already in the cache.")] = 0,
-    batch: Annotated[int, _FLAG("--batch", help="Streams that decode together.")] = 1,
-    kv_type: Annotated[str, _FLAG("--kv-type", help="How K and V are stored.")] = "bf16",
-    device: Device = None,
-    bandwidth: Bandwidth = None,
-    flops: Flops = None,
-    memory: Memory = None,
-    threads: Threads = None,
-    prefill_chunk: PrefillChunk = 512,
-    prefill_rate: Annotated[
-        float | None, _FLAG("--prefill-rate", help="Known prefill speed in tok/s; no MODEL then.")
-    ] = None,
-    decode_rate: Annotated[
-        float | None, _FLAG("--decode-rate", help="Known decode speed in tok/s; no MODEL then.")
-    ] = None,
-    calibrate: Annotated[
-        bool, _FLAG("--calibrate", help="First run MODEL at a few lengths and fit this machine.")
-    ] = False,
-    as_json: Json = False,
+    model: str | None,
+    *,
+    prompt_tokens: int,
+    max_tokens: int,
+    cached: int,
+    batch: int,
+    kv_type: str,
+    device: str | None,
+    bandwidth: float | None,
+    flops: float | None,
+    memory: str | None,
+    threads: int | None,
+    prefill_chunk: int,
+    prefill_rate: float | None,
+    decode_rate: float | None,
+    calibrate: bool,
+    as_json: bool,
 ) -> None:
     """Predict the wait of one request in its two phases, with the interval and its sources.
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from twostroke.cli.download_bar import DownloadBar
+from twostroke.cli.options import JSON
+from twostroke.cli.table import Option
 from twostroke.cli.text_output import print_json, printable, size_text
 from twostroke.model.hub import resolve
 
+OPTIONS = (
+    Option(
+        "name",
+        # No square brackets: typer reads them as markup.
+        help="smollm2:135m, hf:owner/repo, hf:owner/repo:QUANT or hf:owner/repo/file.gguf; "
+        "a hub name may end in @revision.",
+        is_required=True,
+        metavar="NAME",
+    ),
+    JSON,
+)
 
-def command(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            # No square brackets: typer reads them as markup.
-            help="smollm2:135m, hf:owner/repo, hf:owner/repo:QUANT or hf:owner/repo/file.gguf; "
-            "a hub name may end in @revision.",
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+
+def command(name: str, *, as_json: bool) -> None:
     """Fetch a model by name; an interrupted download goes on where it stopped.
 
     \b

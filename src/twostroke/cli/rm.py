@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from twostroke.cli.options import JSON
+from twostroke.cli.table import Option
 from twostroke.cli.text_output import print_json, printable, size_text
 from twostroke.model.hub import remove
 
+OPTIONS = (
+    Option("name", help="A name as `twostroke list` shows it.", is_required=True, metavar="NAME"),
+    JSON,
+)
 
-def command(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name as `twostroke list` shows it.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+
+def command(name: str, *, as_json: bool) -> None:
     """Delete a fetched model. Files that twostroke did not fetch are never touched.
 
     \b

@@ -1,78 +1,106 @@
-"""twostroke run: its flags and its help."""
+"""twostroke run: one prompt, one answer, and the report of both phases.
+
+Free of Typer, so that a start need not wait for it (see quick_run).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import typer
+from twostroke.cli.answer import collect, document, encode, explanation, read_prompt
+from twostroke.cli.options import ENGINE, EXPLAIN, JSON, MODEL, SAMPLING, SYSTEM
+from twostroke.cli.start import leave_blas_alone, without_garbage_collection
+from twostroke.cli.table import Option
+from twostroke.config import EngineConfig
+from twostroke.errors import RequestError
+from twostroke.request import SamplingParams
 
-from twostroke.cli import options
-from twostroke.cli.answer import answer
+if TYPE_CHECKING:
+    from twostroke.llm import LLM, Delta
+
+OPTIONS = (
+    MODEL,
+    Option("text", help="The prompt; --prompt does the same.", metavar="[PROMPT]"),
+    Option("prompt", help="The prompt; - reads stdin.", short="-p"),
+    Option("raw", bool, "No chat template; BOS as the tokenizer says.", False),
+    SYSTEM,
+    *SAMPLING,
+    *ENGINE,
+    EXPLAIN,
+    JSON,
+)
 
 
 def command(
-    model: options.Model,
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The prompt; - reads stdin.")],
-    raw: Annotated[
-        bool, typer.Option("--raw", help="No chat template; BOS as the tokenizer says.")
-    ] = False,
-    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help="Most output tokens; 0: prefill only.")
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temperature", help="0 takes the likeliest token each time.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option("--top-k", help="Keep the k likeliest; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option("--top-p", help="Keep this much probability.")] = 1.0,
-    min_p: Annotated[float, typer.Option("--min-p", help="Least share of the best.")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option("--repetition-penalty")] = 1.0,
-    presence_penalty: Annotated[float, typer.Option("--presence-penalty")] = 0.0,
-    frequency_penalty: Annotated[float, typer.Option("--frequency-penalty")] = 0.0,
-    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
-    ] = None,
-    logprobs: Annotated[
-        int | None, typer.Option("--logprobs", help="Log-probabilities of the k best tokens.")
-    ] = None,
-    threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = 512,
-    max_model_len: options.MaxModelLen = None,
-    kv_memory: options.KvMemory = None,
-    kv_type: options.KvTypeName = "bf16",
-    backend: options.Backend = "auto",
-    kernels: options.Kernels = None,
-    explain: options.Explain = False,
-    as_json: options.Json = False,
+    model: str,
+    *,
+    text: str | None,
+    prompt: str | None,
+    raw: bool,
+    system: str | None,
+    params: SamplingParams,
+    config: EngineConfig,
+    explain: bool,
+    as_json: bool,
 ) -> None:
     """Answer one prompt, streaming, and report what each phase cost.
 
     Example: twostroke run smollm2:135m --prompt "What is a KV cache?" --max-tokens 100
     """
-    answer(
-        model,
-        prompt=prompt,
-        raw=raw,
-        system=system,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        seed=seed,
-        stop=stop,
-        logprobs=logprobs,
-        threads=threads,
-        prefill_chunk=prefill_chunk,
-        max_model_len=max_model_len,
-        kv_memory=kv_memory,
-        kv_type=kv_type,
-        backend=backend,
-        kernels=kernels,
-        explain=explain,
-        as_json=as_json,
-    )
+    if raw and system is not None:
+        raise RequestError(
+            "--system needs the chat template", remedy="Leave out --raw or --system."
+        )
+    asked = read_prompt(_one_prompt(text, prompt))
+    if config.backend != "reference":
+        leave_blas_alone()
+    with without_garbage_collection():
+        from twostroke.cli.progress import PrefillProgress
+        from twostroke.llm import LLM
+
+        progress = PrefillProgress()
+        llm = LLM(model, replace(config, max_num_seqs=1), observers=(progress,))
+    encoded = encode(llm, asked, raw=raw, system=system)
+    deltas = collect(llm, encoded, params, show=not as_json)
+    progress.clear()
+    if as_json:
+        answer = document(llm, encoded, deltas, logprobs=params.logprobs is not None)
+        if explain:
+            answer["explanation"] = explanation(llm, deltas[-1])
+        print(json.dumps(answer))
+    else:
+        _report(llm, model, deltas[-1], explain=explain)
+
+
+def _one_prompt(text: str | None, prompt: str | None) -> str:
+    """Return the prompt, which stands behind the model or behind --prompt.
+
+    Raises:
+        RequestError: no prompt, or two.
+    """
+    if text is not None and prompt is not None:
+        raise RequestError(
+            "the prompt is given twice", remedy="Leave out --prompt, or the text behind the model."
+        )
+    found = prompt if text is None else text
+    if found is None:
+        raise RequestError(
+            "no prompt", remedy='Write it behind the model: "Why?", or - to read stdin.'
+        )
+    return found
+
+
+def _report(llm: LLM, model: str, last: Delta, *, explain: bool) -> None:
+    """Say on stderr what each phase of the answer cost."""
+    if last.record is None:
+        return
+    from twostroke.cli import report
+
+    heading = f"twostroke: {model}, {llm.built.summary}, loaded in {llm.load_s:.2f} s"
+    lines = report.phase_lines(last.record)
+    if explain:
+        lines += report.explain_lines(llm.built, last.record)
+    print("\n".join([heading, *lines]), file=sys.stderr)

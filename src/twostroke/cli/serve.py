@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from twostroke.cli import options
-from twostroke.cli.engine_options import engine_config
+from twostroke.cli.options import ENGINE, MAX_NUM_SEQS, MODEL
+from twostroke.cli.table import Option
+from twostroke.config import EngineConfig
 from twostroke.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,42 +58,33 @@ def loader(model: str, config: EngineConfig) -> Loader:
     return load
 
 
+OPTIONS = (
+    MODEL,
+    Option("host", help="Address to listen on.", default="127.0.0.1"),
+    Option("port", int, "Port; 0 takes a free one.", 8000),
+    Option("api_key_file", Path, "File of API keys, one a line."),
+    Option("served_name", help="Name of the model in the API; may be repeated.", repeats=True),
+    Option("cache_scope", help="key: each API key its own prefix cache, or shared.", default="key"),
+    Option("log_format", help="One line a request: text, json or off.", default="text"),
+    Option("cors_origin", help="Web origin that may call; may be repeated.", repeats=True),
+    Option("limit", help="Set a limit, such as max_output_tokens=1024; see docs.", repeats=True),
+    MAX_NUM_SEQS,
+    *ENGINE,
+)
+
+
 def command(
-    model: options.Model,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.")] = 8000,
-    api_key_file: Annotated[
-        Path | None, typer.Option("--api-key-file", help="File of API keys, one a line.")
-    ] = None,
-    served_name: Annotated[
-        list[str] | None,
-        typer.Option("--served-name", help="Name of the model in the API; may be repeated."),
-    ] = None,
-    cache_scope: Annotated[
-        str,
-        typer.Option("--cache-scope", help="key: each API key its own prefix cache, or shared."),
-    ] = "key",
-    log_format: Annotated[
-        str, typer.Option("--log-format", help="One line a request: text, json or off.")
-    ] = "text",
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option("--cors-origin", help="Web origin that may call; may be repeated."),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option("--limit", help="Set a limit, such as max_output_tokens=1024; see docs."),
-    ] = None,
-    max_num_seqs: Annotated[
-        int, typer.Option("--max-num-seqs", help="Answers generated at the same time.")
-    ] = 64,
-    threads: options.Threads = None,
-    prefill_chunk: options.PrefillChunk = 512,
-    max_model_len: options.MaxModelLen = None,
-    kv_memory: options.KvMemory = None,
-    kv_type: options.KvTypeName = "bf16",
-    backend: options.Backend = "auto",
-    kernels: options.Kernels = None,
+    model: str,
+    *,
+    host: str,
+    port: int,
+    api_key_file: Path | None,
+    served_name: list[str] | None,
+    cache_scope: str,
+    log_format: str,
+    cors_origin: list[str] | None,
+    limit: list[str] | None,
+    config: EngineConfig,
 ) -> None:
     """Serve a model to OpenAI, Anthropic and Ollama clients until Ctrl-C or SIGTERM.
 
@@ -113,16 +103,6 @@ def command(
         log_format=log_format,
         cors_origins=tuple(cors_origin or ()),
         limits=parse_limits(limit or []),
-    )
-    config = engine_config(
-        threads=threads,
-        max_model_len=max_model_len,
-        kv_memory=kv_memory,
-        kv_type=kv_type,
-        backend=backend,
-        kernels=kernels,
-        prefill_chunk=prefill_chunk,
-        max_num_seqs=max_num_seqs,
     )
     keys = read_keys(api_key_file) if api_key_file is not None else ()
     serve(Service(settings, loader(model, config)), keys)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
-
+from twostroke.cli.options import JSON
+from twostroke.cli.table import Option
 from twostroke.cli.text_output import print_json, print_rows, printable, size_text
 from twostroke.formats.gguf import open_gguf
 from twostroke.formats.summary import GGUFSummary, summarize
 from twostroke.model.hub import ModelFiles, resolve
 
+OPTIONS = (
+    Option(
+        "name",
+        help="A model's name, or the path of a .gguf file.",
+        is_required=True,
+        metavar="NAME",
+    ),
+    JSON,
+)
 
-def command(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A model's name, or the path of a .gguf file.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
+
+def command(name: str, *, as_json: bool) -> None:
     """Show a model's architecture, tensor types, context, KV bytes per token and tokenizer.
 
     \b

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-import typer
+from dataclasses import replace
 
 from twostroke.backend.calibrate import cpu_name
+from twostroke.cli import options
 from twostroke.cli.engine_options import parse_bytes
+from twostroke.cli.table import Option
 from twostroke.errors import ConfigError
 from twostroke.host import free_memory_bytes
 from twostroke.model.local_models import cache_folder
@@ -19,27 +19,19 @@ TERA = 1e12
 UNKNOWN_EXIT = 3
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmbt]?)", re.IGNORECASE)
 
-OptionalModel = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[MODEL]",
-        help="A .gguf file, smollm2:135m, hf:owner/repo[...] (only its header is fetched), a "
-        "config.json; none: the flags tell the shape.",
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", help="h100, 4090, m2-max, ddr5-5600x2 ...; default: this machine."),
-]
-Bandwidth = Annotated[
-    float | None, typer.Option("--bandwidth", help="Memory bandwidth that is reached, in GB/s.")
-]
-Flops = Annotated[
-    float | None, typer.Option("--flops", help="Arithmetic that is reached, in TFLOP/s.")
-]
-Memory = Annotated[
-    str | None, typer.Option("--memory", help="Memory of each device, such as 24GiB.")
-]
+OPTIONAL_MODEL = Option(
+    "model",
+    help="A .gguf file, smollm2:135m, hf:owner/repo[...] (only its header is fetched), a "
+    "config.json; none: the flags tell the shape.",
+    metavar="[MODEL]",
+)
+DEVICE = Option("device", help="h100, 4090, m2-max, ddr5-5600x2 ...; default: this machine.")
+BANDWIDTH = Option("bandwidth", float, "Memory bandwidth that is reached, in GB/s.")
+FLOPS = Option("flops", float, "Arithmetic that is reached, in TFLOP/s.")
+MEMORY = Option("memory", help="Memory of each device, such as 24GiB.")
+# Nothing is run: these two are no settings of an engine.
+THREADS = replace(options.THREADS, settings=None)
+PREFILL_CHUNK = replace(options.PREFILL_CHUNK, settings=None)
 
 
 def target_of(
