@@ -7,8 +7,7 @@ import pytest
 
 from twostroke.config import KvType
 from twostroke.formats.ggml_types import GGMLType, row_bytes
-from twostroke.model.config import ModelConfig
-from twostroke.model.rope import RopeConfig
+from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.weights import LayerWeights, ModelWeights, Weight
 from twostroke.predict.cost import CostModel, Span, Work, visible_keys
 from twostroke.predict.hardware import MachineProfile

@@ -12,8 +12,7 @@ import numpy.typing as npt
 from twostroke.backend.packed import PackedMatrix
 from twostroke.errors import UnsupportedModel
 from twostroke.formats.quant import dequantize
-from twostroke.model.config import ModelConfig
-from twostroke.model.rope import RopeConfig
+from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.weights import Weight
 
 BufferId = int

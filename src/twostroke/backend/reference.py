@@ -13,8 +13,7 @@ import numpy.typing as npt
 from twostroke.config import KvType
 from twostroke.dataclass import dataclass
 from twostroke.formats.quant import dequantize
-from twostroke.model.config import ModelConfig
-from twostroke.model.rope import RopeConfig
+from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.weights import Weight
 from twostroke.step import BLOCK_SIZE
 

@@ -18,7 +18,7 @@ from twostroke.formats.gguf_header import GGUFHeader, parse_header
 from twostroke.formats.gguf_reader import quoted
 
 MAX_SHARDS = 512
-_SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+_SHARD_NAME = r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf"
 _GIVE_A_FILE = "Give the path of a .gguf file."
 
 
@@ -74,7 +74,7 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
     Raises:
         CorruptCheckpoint: the name has an impossible shard number or count.
     """
-    match = _SHARD_NAME.fullmatch(path.name)
+    match = re.fullmatch(_SHARD_NAME, path.name, re.DOTALL)
     if match is None:
         return (path,)
     number, count = int(match["number"]), int(match["count"])

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from twostroke.errors import CorruptCheckpoint, UnsupportedModel
-from twostroke.model.config import ModelConfig
+from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.families import FAMILIES, Family, Key
-from twostroke.model.rope import RopeConfig
 
 _MAX_DIM = 1 << 24
 _MAX_HEADS = 4096
@@ -34,18 +32,19 @@ def config_from_gguf(
     meta = _Metadata(metadata, name)
     num_layers = meta.integer("block_count", low=1, high=_MAX_LAYERS)
     hidden_size = meta.integer("embedding_length", low=1)
-    heads = _heads(meta, hidden_size)
-    pairs = _rope_pairs(meta, heads.head_dim, freq_factors)
+    num_heads, num_kv_heads, head_dim = _heads(meta, hidden_size)
+    pairs = _rope_pairs(meta, head_dim, freq_factors)
     window, sliding_layers = _sliding(meta, family, num_layers)
+    is_width_scaled = num_layers == family.width_scaled_layers
     return ModelConfig(
         family=name,
         name=str(metadata.get("general.name", name)),
         num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=meta.integer("feed_forward_length", low=1),
-        num_heads=heads.num_heads,
-        num_kv_heads=heads.num_kv_heads,
-        head_dim=heads.head_dim,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         vocab_size=vocab_size,
         context_length=meta.integer("context_length", low=1, high=_MAX_CONTEXT),
         norm_eps=meta.number("attention.layer_norm_rms_epsilon", 1e-6),
@@ -53,7 +52,7 @@ def config_from_gguf(
         local_rope=_local_rope(meta, pairs) if family.has_local_rope else None,
         sliding_window=window,
         sliding_layers=sliding_layers,
-        attention_scale=_attention_scale(family, num_layers, hidden_size, heads),
+        attention_scale=(hidden_size / num_heads if is_width_scaled else head_dim) ** -0.5,
         attention_soft_cap=meta.value(family.attention_soft_cap),
         logit_soft_cap=meta.value(family.logit_soft_cap),
         embedding_scale=math.sqrt(hidden_size) if family.scales_embedding else 1.0,
@@ -109,13 +108,8 @@ def _family(metadata: Mapping[str, object]) -> tuple[str, Family]:
     return name, family
 
 
-class _Heads(NamedTuple):
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-
-
-def _heads(meta: _Metadata, hidden_size: int) -> _Heads:
+def _heads(meta: _Metadata, hidden_size: int) -> tuple[int, int, int]:
+    """Return the number of heads, of KV heads, and the values per head."""
     heads = meta.integer("attention.head_count", low=1, high=_MAX_HEADS)
     kv_heads = meta.integer("attention.head_count_kv", heads, low=1, high=_MAX_HEADS)
     head_dim = meta.integer("attention.key_length", hidden_size // heads, low=1, high=4096)
@@ -127,13 +121,7 @@ def _heads(meta: _Metadata, hidden_size: int) -> _Heads:
             value=f"{heads} heads, {kv_heads} KV heads, {head_dim}/{value_dim} per head",
             limit="equal K and V sizes, a multiple of 16 up to 256, heads a multiple of KV heads",
         )
-    return _Heads(heads, kv_heads, head_dim)
-
-
-def _attention_scale(family: Family, num_layers: int, hidden_size: int, heads: _Heads) -> float:
-    is_width_scaled = num_layers == family.width_scaled_layers
-    dim = hidden_size / heads.num_heads if is_width_scaled else heads.head_dim
-    return float(dim**-0.5)
+    return heads, kv_heads, head_dim
 
 
 def _rope_pairs(meta: _Metadata, head_dim: int, freq_factors: tuple[float, ...]) -> int:

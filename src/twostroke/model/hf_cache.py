@@ -14,7 +14,6 @@ from pathlib import Path
 from twostroke.dataclass import dataclass
 from twostroke.model.names import HubName, is_repo_part, is_safe_file
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER_PREFIX = "models--"
 
 
@@ -28,6 +27,11 @@ def hf_cache_folder(environ: Mapping[str, str]) -> Path:
         return Path(home).expanduser() / "hub"
     caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(caches).expanduser() / "huggingface" / "hub"
+
+
+def is_commit(text: str) -> bool:
+    """Whether a text is a full commit hash."""
+    return bool(re.fullmatch(r"[0-9a-f]{40}", text))
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
@@ -53,13 +57,13 @@ class RepoFolder:
 
     def commit_of(self, revision: str) -> str | None:
         """Return the commit that a revision meant when it was last fetched."""
-        if COMMIT.fullmatch(revision):
+        if is_commit(revision):
             return revision
         try:
             commit = (self.path / "refs" / revision).read_text().strip()
         except (OSError, UnicodeDecodeError):
             return None
-        return commit if COMMIT.fullmatch(commit) else None
+        return commit if is_commit(commit) else None
 
     def snapshot(self, commit: str) -> Path:
         """Return the folder of one commit's files."""
@@ -145,6 +149,6 @@ def cached_files(cache: Path) -> Iterator[CachedFile]:
             continue
         repo_files = RepoFolder(folder)
         for snapshot in sorted((folder / "snapshots").glob("*")):
-            if COMMIT.fullmatch(snapshot.name):
+            if is_commit(snapshot.name):
                 for file in repo_files.files(snapshot.name):
                     yield CachedFile(f"{owner}/{repo}", snapshot.name, file, snapshot / file)

@@ -20,7 +20,7 @@ from typing import Any
 
 from twostroke.dataclass import dataclass
 from twostroke.errors import DownloadError, ModelNotFound
-from twostroke.model.hf_cache import COMMIT, RepoFolder, hf_cache_folder, is_offline, repo_folder
+from twostroke.model.hf_cache import RepoFolder, hf_cache_folder, is_commit, is_offline, repo_folder
 from twostroke.model.model_files import Progress, choose
 from twostroke.model.names import HubName, is_safe_file
 
@@ -72,7 +72,7 @@ def _list_repository(
     except TypeError:  # the library's answer to JSON of another shape than a model's
         raise DownloadError(f"the hub's answer about {name.repo_id} is not a model's") from None
     commit = info.sha or ""
-    if not COMMIT.fullmatch(commit):
+    if not is_commit(commit):
         raise DownloadError(f"the hub gives no commit for {name.repo_id}", value=ascii(commit)[:60])
     remote = {}
     for sibling in info.siblings or []:

@@ -11,7 +11,7 @@ from twostroke.model.names import HubName, is_safe_file
 # Takes the label of a download, bytes done and bytes in all (None: unknown). Must be quick.
 Progress = Callable[[str, int, "int | None"], None]
 
-_SHARD_TAIL = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+_SHARD_TAIL = r"-(\d{5})-of-(\d{5})\.gguf$"
 _MAX_LISTED = 40
 
 
@@ -19,7 +19,7 @@ def group_shards(files: Iterable[str]) -> dict[str, list[str]]:
     """Group safe GGUF file names into models: first shard's name -> all shards that are there."""
     groups: dict[str, list[str]] = {}
     for file in sorted(filter(is_safe_file, files)):
-        match = _SHARD_TAIL.search(file)
+        match = re.search(_SHARD_TAIL, file, re.IGNORECASE)
         first = file if match is None else f"{file[: match.start()]}-00001-of-{match[2]}.gguf"
         groups.setdefault(first, []).append(file)
     return groups
@@ -27,7 +27,7 @@ def group_shards(files: Iterable[str]) -> dict[str, list[str]]:
 
 def missing_shards(first: str, present: Iterable[str]) -> list[str]:
     """Return the shards that a model lacks, by the name of its first."""
-    match = _SHARD_TAIL.search(first)
+    match = re.search(_SHARD_TAIL, first, re.IGNORECASE)
     if match is None:
         return [] if first in present else [first]
     count, stem = int(match[2]), first[: match.start()]

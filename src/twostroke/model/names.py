@@ -18,10 +18,11 @@ DEFAULT_QUANT = "Q4_K_M"
 DEFAULT_REVISION = "main"
 MAX_NAME_CHARS = 4096
 
-_REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_FILE_PART = re.compile(r"[A-Za-z0-9_+()\[\]][A-Za-z0-9._+()\[\] =,-]{0,254}")
-_QUANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
-_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
+# Compiled at first use: a start with another kind of name needs none of them.
+_REPO_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_FILE_PART = r"[A-Za-z0-9_+()\[\]][A-Za-z0-9._+()\[\] =,-]{0,254}"
+_QUANT = r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
+_REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}"
 HF_SHAPE = "hf:owner/repo[/file.gguf | :QUANT][@revision]"
 
 
@@ -112,7 +113,7 @@ def _parse_hub_name(name: str) -> HubName:
         raise _bad_hub_name(name, "owner and repository")
     if slash and (colon or not is_safe_file(file)):
         raise _bad_hub_name(name, "file")
-    if colon and not _QUANT.fullmatch(quant):
+    if colon and not re.fullmatch(_QUANT, quant):
         raise _bad_hub_name(name, "quantisation")
     if at and not is_safe_revision(revision):
         raise _bad_hub_name(name, "revision")
@@ -129,7 +130,7 @@ def _bad_hub_name(name: str, part: str) -> ModelNotFound:
 
 def is_repo_part(text: str) -> bool:
     """Whether text may be an owner or repository: it becomes part of a folder's name."""
-    return bool(_REPO_PART.fullmatch(text)) and ".." not in text and "--" not in text
+    return bool(re.fullmatch(_REPO_PART, text)) and ".." not in text and "--" not in text
 
 
 def is_safe_file(file: str) -> bool:
@@ -138,14 +139,14 @@ def is_safe_file(file: str) -> bool:
     return (
         file.lower().endswith(".gguf")
         and len(parts) <= 8
-        and all(_FILE_PART.fullmatch(part) for part in parts)
+        and all(re.fullmatch(_FILE_PART, part) for part in parts)
     )
 
 
 def is_safe_revision(revision: str) -> bool:
     """Whether a branch, tag or commit may be part of a path."""
     return (
-        bool(_REVISION.fullmatch(revision))
+        bool(re.fullmatch(_REVISION, revision))
         and all(part and not part.startswith(".") for part in revision.split("/"))
         and ".." not in revision
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Generic, Protocol, TypeVar
 
 from twostroke.dataclass import dataclass
-from twostroke.model.rope import RopeConfig
+from twostroke.model.config import RopeConfig
 from twostroke.model.weights import Weight
 
 Tensor = TypeVar("Tensor")

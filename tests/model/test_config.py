@@ -1,4 +1,4 @@
-"""Frequencies of the rotary embedding, plain and scaled."""
+"""Frequencies of the rotary embedding, plain and scaled: the tables that every backend reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from twostroke.model.rope import RopeConfig
+from twostroke.model.config import RopeConfig
 
 
 def test_linear_scaling_divides_every_frequency() -> None:
