@@ -20,10 +20,9 @@ from twostroke.config import KvType
 from twostroke.dataclass import dataclass
 from twostroke.errors import CapacityError, ShapeError
 from twostroke.host import free_memory_bytes, usable_cores
-from twostroke.model.config import ModelConfig
+from twostroke.model.config import ModelConfig, RopeConfig
 from twostroke.model.decoder import forward
 from twostroke.model.ops import Batch
-from twostroke.model.rope import RopeConfig
 from twostroke.model.weights import ModelWeights
 from twostroke.predict.kv import KvFormat, kv_block_bytes
 from twostroke.predict.shape import config_layers
