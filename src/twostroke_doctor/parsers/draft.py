@@ -11,7 +11,7 @@ from dataclasses import field
 from twostroke.dataclass import dataclass
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, PhaseTimes, RequestRecord, Speculation
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import rate_agrees
+from twostroke_doctor.parsers.numbers import half_digit, rate_agrees
 from twostroke_doctor.parsers.quick import (
     new_meter,
     new_output,
@@ -71,23 +71,31 @@ class Draft:
         self.flags += [name for name in names if name not in self.flags]
 
     def check(
-        self, printed: str | None, count: float | None, seconds: float | None, half_s: float = 0.0
+        self,
+        name: str,
+        count: float | None,
+        seconds: float | None,
+        printed: str | None = None,
+        printed_s: str | None = None,
+        unit_s: float = 1.0,
     ) -> None:
-        """Flag a printed rate that is not its count over its time; half_s: half the last digit."""
-        if printed is None or count is None or seconds is None:
+        """Flag a reported rate that is not its count over its time.
+
+        printed, printed_s: the rate and the time as text, for their rounding. unit_s: of the time.
+        """
+        rate = self.reported.get(name)
+        if rate is None or count is None or not seconds:
             return
-        if not rate_agrees(printed, count, seconds, half_s):
+        if rate_agrees(rate, count, seconds):
+            return
+        half_s = half_digit(printed_s) * unit_s  # rounding is looked at only where it matters
+        if not rate_agrees(rate, count, seconds, half_digit(printed), half_s):
             self.flag("meter_inconsistent")
 
     def check_rates(self) -> None:
-        """Check the reported rates of both phases, which came as JSON numbers."""
-        phases = (
-            ("prefill_tok_s", self.prompt_new, self.prefill_s),
-            ("decode_tok_s", self.output, self.decode_s),
-        )
-        for name, count, seconds in phases:
-            if name in self.reported:
-                self.check(f"{self.reported[name]:.6f}", count, seconds)
+        """Check the reported rates of both phases, where their text is not at hand."""
+        self.check("prefill_tok_s", self.prompt_new, self.prefill_s)
+        self.check("decode_tok_s", self.output, self.decode_s)
 
     def derive_decode(self) -> None:
         """Take the decode time from the output count and the reported rate."""
@@ -107,7 +115,7 @@ class Draft:
             self.prompt_new = total - cached
 
     def build(self) -> RequestRecord:
-        """Return the frozen record."""
+        """Return the frozen record; it takes over the reported rates, so build it once."""
         self.complete_prompt()
         decode_rate = self._decode_tok_s()
         return new_record(
@@ -131,7 +139,7 @@ class Draft:
             decode_tok_s=decode_rate,
             ctx_end=self.ctx_end,
             speculation=self._speculation(),
-            reported=dict(self.reported),
+            reported=self.reported,
             finish=self.finish,
             meter=new_meter(
                 source="log", flags=tuple(self.flags), file=self.file, lines=tuple(self.lines)

@@ -10,28 +10,27 @@ import re
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
+from twostroke_doctor.parsers.formats import ALWAYS, LineFormat, line_formats
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import derived_count, half_digit, positive
+from twostroke_doctor.parsers.numbers import derived_count, positive
 from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
 
-_PROCESS = r"Process:\s?{prefill_s:positive}s \((?:{:num}ms/T = )?{prefill_tok_s:num}T/s\)"
-_GENERATE = r"Generate:\s?{decode_s:positive}s \((?:{:num}ms/T = )?{decode_tok_s:num}T/s\)"
-_INIT, _TOTAL = r"Init:\s?{init_s:positive}s,", r"Total:\s?{e2e_s:positive}s"
-_USED, _AMOUNT = r"CtxLimit:\s?{ctx_end:int}/{:int},", r"Amt:\s?{output:int}/{:int},"
+_PROCESS = r"`Process:`\s?{prefill_s:positive}s \((?:{:num}ms/T = )?{prefill_tok_s:num}T/s\)"
+_GENERATE = r"`Generate:`\s?{decode_s:positive}s \((?:{:num}ms/T = )?{decode_tok_s:num}T/s\)"
+_INIT, _TOTAL = r"`Init:`\s?{init_s:positive}s,", r"`Total:`\s?{e2e_s:positive}s"
+_USED, _AMOUNT = r"`CtxLimit`:\s?{ctx_end:int}/{:int},", r"`Amt:`\s?{output:int}/{:int},"
 _TEXTS = ("prefill_s", "prefill_tok_s", "decode_s", "decode_tok_s")
-_PARTS = tuple(
-    LineFormat(pattern.partition(":")[0], pattern)
-    for pattern in (_PROCESS, _GENERATE, _USED, _AMOUNT, _INIT, _TOTAL)
+_PARTS = line_formats(
+    *(_PROCESS, _GENERATE, _USED, _AMOUNT, _INIT, _TOTAL),
+    r"^\s{0,8}{ctx_end:int}/{:int}, `Process:`",
 )
-_ONLY_USED = LineFormat("Process:", r"^\s{0,8}{ctx_end:int}/{:int}, Process:")
 _PROGRESS = re.compile(r"Generating \((\d{1,9}) / (\d{1,9}) tokens\)")
 
 
 def _settle(draft: Draft, printed: re.Match[str] | dict[str, str | None]) -> None:
     """Derive the counts that a line since 2024 does not print, and check its rate."""
-    process, prefill_rate, generate, decode_rate = (printed[name] for name in _TEXTS)
-    draft.prompt_new = derived_count(process, prefill_rate)
+    generate, decode_rate = printed["decode_s"], printed["decode_tok_s"]
+    draft.prompt_new = derived_count(printed["prefill_s"], printed["prefill_tok_s"])
     amount = draft.output
     derived = None
     if amount is None or draft.prompt_new is None:
@@ -41,7 +40,7 @@ def _settle(draft: Draft, printed: re.Match[str] | dict[str, str | None]) -> Non
     if amount is None:
         draft.output = derived
     else:
-        draft.check(decode_rate, amount, draft.decode_s, half_digit(generate))
+        draft.check("decode_tok_s", amount, draft.decode_s, decode_rate, generate)
         if draft.ctx_end is not None:
             draft.prompt_total = max(draft.ctx_end - amount, 0) or None
     if draft.prompt_total is not None and draft.prompt_new is not None:
@@ -70,18 +69,17 @@ class KoboldcppParser(TableParser):
     words = ("Generating (", ", Process:")
     formats = (
         LineFormat(  # the order that every version since 2024 prints
-            "CtxLimit",
             rf"{_USED} (?:{_AMOUNT} )?(?:{_INIT} )?{_PROCESS}, {_GENERATE}, {_TOTAL}",
+            _settle,
             opens=ALWAYS,
-            then=_settle,
+            alone=True,
         ),
         LineFormat(
-            "Time Taken - Processing",
-            r"Time Taken - Processing:\s?{prefill_s:positive}s \({per_prompt:num}ms/T\), "
+            r"`Time Taken - Processing`:\s?{prefill_s:positive}s \({per_prompt:num}ms/T\), "
             r"Generation:\s?{decode_s:positive}s \({per_token:num}ms/T\)"
             r"(?:, Total:\s?{e2e_s:positive}s)?",
+            _settle_old,
             opens=ALWAYS,
-            then=_settle_old,
         ),
     )
 
@@ -96,10 +94,10 @@ class KoboldcppParser(TableParser):
             return self._generating(line, int(progress[-1][0]), int(progress[-1][1]))
         items = super().feed(line)
         items = self._any_order(line) if items is None else items
-        before = self._before.pop(line.source, None) if items is not None else None
-        held = self._drafts.get(line.source)
-        if before is not None and held is not None:
-            _correct_count(held, *before)
+        if items is not None and line.source in self._before:
+            held = self._drafts.get(line.source)
+            if held is not None:
+                _correct_count(held, *self._before.pop(line.source))
         return items
 
     def flush(self) -> list[Item]:
@@ -110,7 +108,7 @@ class KoboldcppParser(TableParser):
     def _any_order(self, line: Line) -> list[Item] | None:
         """Read a line whose parts stand in another order, or are not all there."""
         draft, printed = Draft(engine=self.engine), dict.fromkeys(_TEXTS)
-        for form in (*_PARTS, _ONLY_USED):
+        for form in _PARTS:
             match = form.search(line.text)
             if match is not None:
                 form.fill(draft, match)

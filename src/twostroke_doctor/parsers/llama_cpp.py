@@ -9,58 +9,42 @@ from __future__ import annotations
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
+from twostroke_doctor.parsers.formats import ALWAYS, LineFormat, line_formats
 from twostroke_doctor.parsers.quick import new_fact
 from twostroke_doctor.parsers.table import TableParser
 from twostroke_doctor.parsers.timing_lines import settle_meter, timing_formats
 
 _LIBRARY = r"(?:llama_print_timings|llama_perf_\w{1,40}|common_perf_print)\b.{0,60}?"
 _PHASES = ("prefill_s", "decode_s")
-_DEVICE = r"(?:^|[:\s])(?P<device>[\w.\-+]{1,40}(?: \w{1,20})?)\s{1,40}"
-_BUFFERS = {  # printed word -> fact
-    "model": "model_buffer_bytes",
-    "KV": "kv_buffer_bytes",
-    "compute": "compute_buffer_bytes",
-    "RS": "state_buffer_bytes",
-    "output": "output_buffer_bytes",
-}
-_BUFFER_FORMATS = tuple(
-    LineFormat(
-        "buffer size",
-        _DEVICE + word + r"\s{1,8}buffer size\s{0,8}=\s{0,20}{" + fact + ":buffer_MiB} MiB",
-        label="{device}",
-    )
-    for word, fact in _BUFFERS.items()
+_DEVICE = r"(?:^|[:\s])(?P<label>[\w.\-+]{1,40}(?: \w{1,20})?)\s{1,40}"
+_BUFFERS = (  # printed word, fact
+    ("model", "model_buffer_bytes"),
+    ("KV", "kv_buffer_bytes"),
+    ("compute", "compute_buffer_bytes"),
+    ("RS", "state_buffer_bytes"),
+    ("output", "output_buffer_bytes"),
 )
 _PARAMETERS = (
     r"\s{1,8}(?:n_ctx\s{0,20}=\s{0,8}{n_ctx:int}|n_batch\s{0,20}=\s{0,8}{n_batch:int}"
     r"|n_ubatch\s{0,20}=\s{0,8}{n_ubatch:int}|flash_attn\s{0,20}=\s{0,8}{flash_attention:switch})"
     r"(?=\s|$)"
 )
-_LOADING = (
-    LineFormat(
-        "layers to GPU", "offloaded {layers_offloaded:int}/{layers_total:int} layers to GPU"
+_LOADING = line_formats(
+    *(
+        rf"{_DEVICE}{word}\s{{1,8}}`buffer size`~=~{{{fact}:buffer_MiB}} MiB"
+        for word, fact in _BUFFERS
     ),
-    LineFormat(
-        "using device",
-        r"using device (?P<device>\S{1,40}) \(.{0,200}?\) - {device_free_bytes:MiB} MiB free",
-        label="{device}",
-    ),
-    LineFormat(
-        "projected to use",
-        r"projected to use {memory_required_bytes:MiB} MiB of (?:device|host) memory"
-        r" vs\. {memory_available_bytes:MiB} MiB of free",
-    ),
-    LineFormat("will leave", "will leave {memory_margin_bytes:MiB} >= {:num} MiB"),
-    LineFormat(
-        "system_info",
-        r"n_threads\s{0,8}=\s{0,8}{threads:int}(?: \(n_threads_batch = {threads_batch:int}\))?"
-        r"(?: / {threads_available:int})?\s?\|",
-    ),
-    LineFormat("llama_context:", "llama_context:" + _PARAMETERS),
-    LineFormat("llama_new_context_with_model:", "with_model:" + _PARAMETERS),
-    LineFormat("llama_kv_cache", r"K \({kv_type_k:word}\):.{0,40}?V \({kv_type_v:word}\):"),
-    LineFormat("graphs reused", r"_perf_.*?graphs reused =\s{0,20}{graphs_reused:int}(?=\s|$)"),
+    "offloaded {layers_offloaded:int}/{layers_total:int} `layers to GPU`",
+    r"`using device` (?P<label>\S{1,40}) \(.{0,200}?\) - {device_free_bytes:MiB} MiB free",
+    "`projected to use` {memory_required_bytes:MiB} MiB of (?:device|host) memory"
+    r" vs\. {memory_available_bytes:MiB} MiB of free",
+    "`will leave` {memory_margin_bytes:MiB} >= {:num} MiB",
+    r"`system_info`.{0,40}?n_threads~=~{threads:int}(?: \(n_threads_batch = {threads_batch:int}\))?"
+    r"(?: / {threads_available:int})?\s?\|",
+    "`llama_context:`" + _PARAMETERS,
+    "`llama_new_context_with_model:`" + _PARAMETERS,
+    r"`llama_kv_cache`.*?K \({kv_type_k:word}\):.{0,40}?V \({kv_type_v:word}\):",
+    r"_perf_.*?`graphs reused` =~{graphs_reused:int}(?=\s|$)",
 )
 
 
@@ -70,22 +54,19 @@ class LlamaCppParser(TableParser):
     engine = "llama.cpp"
     words = ("llama_print_timings", "llama_perf_", "common_perf_print")
     formats = (
-        LineFormat("load time =", r"\bload time~=~{model_load_s:ms} ms", opens=_PHASES),
-        LineFormat("sample time =", r"\bsample time~=~{:num} ms", joins=True),
-        *timing_formats(_LIBRARY, "output:runs", _PHASES, is_closed_by_total=True),
+        LineFormat(r"\b`load time =`~{model_load_s:ms} ms", opens=_PHASES),
+        LineFormat(r"\b`sample time =`~{:num} ms", joins=True),
+        *timing_formats(_LIBRARY, "runs", _PHASES, is_closed_by_total=True),
         LineFormat(
-            "Llama.generate",
-            r"Llama\.generate: (?:{prompt_cached:int} )?prefix-match hit",
+            r"`Llama.generate`: (?:{prompt_cached:int} )?prefix-match hit",
             opens=_PHASES,
             facts=lambda match: [("prefix_match", True, None)],
         ),
         LineFormat(
-            "[ Prompt:",
-            r"\[ Prompt: {prefill_tok_s:num} t/s \| Generation: {decode_tok_s:num} t/s \]",
+            r"`[ Prompt:` {prefill_tok_s:num} t/s \| Generation: {decode_tok_s:num} t/s \]",
             opens=ALWAYS,
             closes=True,
         ),
-        *_BUFFER_FORMATS,
         *_LOADING,
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.formats import LineFormat
+from twostroke_doctor.parsers.formats import LineFormat, Then, line_formats
 from twostroke_doctor.parsers.lines import Line, load_json
 from twostroke_doctor.parsers.numbers import positive
 from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
@@ -28,7 +28,7 @@ _NEAR = 0.02  # a printed rate is its count over its time when it is this close
 
 
 def _release(draft: Draft, match: re.Match[str]) -> None:
-    if match["truncated"] == "1":
+    if match["cut"] == "1":
         draft.flag("truncated")
 
 
@@ -44,14 +44,21 @@ def _progress(draft: Draft, match: re.Match[str]) -> None:
         draft.prompt_new = count if is_near else None
 
 
+def _generated(draft: Draft, match: re.Match[str]) -> None:
+    draft.derive_decode()
+
+
 def _take_cached(draft: Draft, match: re.Match[str]) -> None:
     """Take the cached part from the first line only: later batches print where they start."""
     if draft.prompt_cached is None and draft.prompt_new is None:
         draft.prompt_cached = int(match["cached"])
 
 
-def _in_slot(literal: str, pattern: str, **options: Any) -> LineFormat:
-    return LineFormat(literal, _HAS_TASK + pattern, joins=True, **options)
+def _in_slot(pattern: str, then: Then | None = None, **options: Any) -> LineFormat:
+    return LineFormat(_HAS_TASK + pattern, then, joins=True, **options)
+
+
+_GENERATED = "~{output:int}, tg =~{decode_tok_s:num} t/s(?:, tg_3s =~{decode_now_tok_s:num} t/s)?"
 
 
 class LlamaServerParser(TableParser):
@@ -60,56 +67,37 @@ class LlamaServerParser(TableParser):
     engine = "llama-server"
     words = ("slot ", "print_timing")
     formats = (
-        *timing_formats("", "output:whole", ("e2e_s",), is_closed_by_total=False),
+        *timing_formats("", "whole", ("e2e_s",), is_closed_by_total=False),
         _in_slot(
-            "stop processing",
-            r"stop processing: (?:n_past|n_tokens) =\s{0,16}{ctx_end:int},"
-            r" truncated =\s{0,16}(?P<truncated>[01])",
+            "`stop processing`: (?:n_past|n_tokens) =~{ctx_end:int}, truncated =~(?P<cut>[01])",
+            _release,
             closes=True,
-            then=_release,
         ),
         _in_slot(
-            "prompt processing",
-            r"prompt processing(?: progress)?, n_tokens =\s{0,16}(?P<count>\d{1,12}),.{0,80}?"
-            r"progress =\s{0,16}{:num}"
-            r"(?:, t =\s{0,16}{prefill_s:positive} s / {prefill_tok_s:num} tokens per second)?",
+            r"`prompt processing`(?: progress)?, n_tokens =~(?P<count>\d{1,12}),.{0,80}?"
+            "progress =~{:num}"
+            "(?:, t =~{prefill_s:positive} s / {prefill_tok_s:num} tokens per second)?",
+            _progress,
             flags=("partial",),
-            then=_progress,
         ),
-        *(
-            _in_slot(
-                literal,
-                literal + r"\s{0,16}{output:int}, tg =\s{0,16}{decode_tok_s:num} t/s"
-                r"(?:, tg_3s =\s{0,16}{decode_now_tok_s:num} t/s)?",
-                flags=("partial",),
-                then=lambda draft, match: draft.derive_decode(),
-            )
-            for literal in ("n_gen =", "n_decoded =")
-        ),
-        *(
-            _in_slot(literal, pattern, then=_take_cached)
-            for literal, pattern in (
-                ("cached n_tokens", r"\bcached n_tokens =\s{0,16}(?P<cached>\d{1,12})(?=\D)"),
-                ("rm [", r"(?:kv cache rm|memory_seq_rm) \[(?P<cached>\d{1,12}), end\)"),
-            )
-        ),
-        _in_slot("task.n_tokens", r"task\.n_tokens =\s{0,16}{prompt_total:int}(?=\D|$)"),
-        _in_slot("n_prompt_tokens", r"n_prompt_tokens =\s{0,16}{prompt_total:int}(?=\D|$)"),
-        LineFormat("n_ctx_slot", r"n_ctx_slot =\s{0,16}{n_ctx_slot:int},"),
+        _in_slot("`n_gen =`" + _GENERATED, _generated, flags=("partial",)),
+        _in_slot("`n_decoded =`" + _GENERATED, _generated, flags=("partial",)),
+        _in_slot(r"\b`cached n_tokens` =~(?P<cached>\d{1,12})(?=\D)", _take_cached),
+        _in_slot(r"(?:kv cache |memory_seq_)`rm [`(?P<cached>\d{1,12}), end\)", _take_cached),
+        _in_slot(r"`task.n_tokens` =~{prompt_total:int}(?=\D|$)"),
+        _in_slot(r"`n_prompt_tokens` =~{prompt_total:int}(?=\D|$)"),
         LineFormat(
-            "draft acceptance",
-            r"draft acceptance(?: rate)? =\s{0,16}{:num} \(\s{0,12}{accepted:int} accepted"
-            r" /\s{0,12}{drafted:int} generated\)",
+            r"`draft acceptance`(?: rate)? =~{:num} \(~{accepted:int} accepted"
+            r" /~{drafted:int} generated\)",
             joins=True,
         ),
-        LineFormat("graphs reused", r"graphs reused =\s{0,20}{graphs_reused:int}(?=\s|$)"),
-        LineFormat(
-            "full prompt re-processing",
-            "forcing full prompt re-processing due to {full_reprocess:text}",
+        *line_formats(
+            "`n_ctx_slot` =~{n_ctx_slot:int},",
+            r"`graphs reused` =~{graphs_reused:int}(?=\s|$)",
+            "forcing `full prompt re-processing` due to {full_reprocess:text}",
         ),
         LineFormat(
-            "full prompt re-processing",
-            "forcing full prompt re-processing(?! due to .)",
+            "forcing `full prompt re-processing`(?! due to .)",
             facts=lambda match: [("full_reprocess", "not said", None)],
         ),
     )

@@ -49,10 +49,10 @@ class LmStudioParser(TableParser):
     engine = "lm-studio"
     words = ("Prompt processing progress",)
     formats = (
-        LineFormat(SERVER_MARK, r"Running (?:chat )?completion\b", opens=ALWAYS, then=_start),
-        LineFormat("Accumulating tokens", "", joins=True, then=_first_token),
-        LineFormat("Generated prediction", "prediction:", joins=True, closes=True, then=_end),
-        LineFormat(SERVER_MARK, ""),
+        LineFormat(r"Running (?:chat )?completion\b", _start, opens=ALWAYS, literal=SERVER_MARK),
+        LineFormat("`Accumulating tokens`", _first_token, joins=True),
+        LineFormat("`Generated prediction`:", _end, joins=True, closes=True),
+        LineFormat(f"`{SERVER_MARK}`"),
     )
 
     def __init__(self) -> None:
@@ -64,12 +64,12 @@ class LmStudioParser(TableParser):
         match = _PROGRESS.search(line.text)
         return super().feed(line) if match is None else self._take_progress(line, match)
 
-    def take(self, form: LineFormat, match: re.Match[str], line: Line) -> list[Item]:
+    def take(self, form: LineFormat, match: re.Match[str], line: Line, out: list[Item]) -> None:
         """Add a line to its request; without a stamp the request's times cannot be told."""
         if line.t_s is None:
             self._drafts.pop(line.source)
-            return []
-        return super().take(form, match, line)
+        else:
+            super().take(form, match, line, out)
 
     def finish(self, draft: Draft) -> list[Item]:
         """Return a request whose start and end had a clock."""

@@ -35,21 +35,17 @@ class MlxLmParser(TableParser):
     words = ("Averages: prompt_tps",)
     formats = (
         LineFormat(
-            "tokens-per-sec",
-            r"\bPrompt: {prompt_total:int} tokens, {prefill_tok_s:num} tokens-per-sec",
+            r"\bPrompt: {prompt_total:int} tokens, {prefill_tok_s:num} `tokens-per-sec`",
+            _derive_prefill,
             opens=ALWAYS,
-            then=_derive_prefill,
         ),
         LineFormat(
-            "tokens-per-sec",
-            r"\bGeneration: {output:int} tokens, {decode_tok_s:num} tokens-per-sec",
+            r"\bGeneration: {output:int} tokens, {decode_tok_s:num} `tokens-per-sec`",
+            lambda draft, match: draft.derive_decode(),
             closes=True,
-            then=lambda draft, match: draft.derive_decode(),
         ),
-        LineFormat("Peak memory:", r"\bPeak memory: {peak_memory_bytes:GB} GB"),
-        LineFormat(
-            "peak_memory=", r"generation_tps=.*, peak_memory={peak_memory_bytes:GB}(?=\s|,|$)"
-        ),
+        LineFormat(r"\b`Peak memory:` {peak_memory_bytes:GB} GB"),
+        LineFormat(r"generation_tps=.*, `peak_memory=`{peak_memory_bytes:GB}(?=\s|,|$)"),
     )
 
     def feed(self, line: Line) -> list[Item] | None:

@@ -26,16 +26,29 @@ MAX_DERIVED_ERROR = 0.05  # a count from a rounded time is dropped when it may b
 MAX_COUNT = 10**15  # no token count or nanosecond is larger
 
 
+Value = float | int | str | bool
+
+
 class Kind(NamedTuple):
     """How a value stands in a line (empty: a guarded number), and how its text is read."""
 
     pattern: str
-    read: Callable[[str], float | int | str | bool | None]
+    read: Callable[[str], Value | None]
 
 
 def plain(text: str) -> float:
     """Return the value of a text that PLAIN matched."""
-    return float(text if "," not in text else text.replace(",", "."))
+    try:
+        return float(text)
+    except ValueError:  # a decimal comma
+        return float(text.replace(",", "."))
+
+
+def _above_zero(text: str) -> float | None:
+    try:  # not by plain(): this is the reading of nearly every time
+        return float(text) or None
+    except ValueError:
+        return plain(text) or None
 
 
 def num(text: str | None) -> float | None:
@@ -74,8 +87,13 @@ def json_count(value: object) -> int | None:
 
 
 def half_digit(text: str | None) -> float:
-    """Return half of the last printed digit, the most that rounding moved: 0.005 for 12.34."""
-    return _HALVES[min(len(text.replace(",", ".").partition(".")[2]), 12)] if text else 0.0
+    """Return half of the last digit of a plain number, the most that rounding moved it."""
+    if text is None:
+        return 0.0
+    point = text.find(".")
+    if point < 0:
+        point = text.find(",")
+    return _HALVES[len(text) - point - 1] if point >= 0 else _HALVES[0]
 
 
 def duration(text: str | None) -> float | None:
@@ -108,14 +126,13 @@ def size(text: str | None) -> int | None:
     return round(float(match.group(1).replace(",", ".")) * scale)
 
 
-def rate_agrees(printed: str, count: float, seconds: float, half_digit_s: float = 0.0) -> bool:
-    """Tell whether a printed rate is count or count - 1 over the time, within rounding."""
-    rate = positive(printed)
-    if rate is None or seconds <= 0:
-        return True
-    high = count / max(seconds - half_digit_s, 1e-9)
-    low = max(count - 1, 0) / (seconds + half_digit_s)
-    slack = max(RATE_TOLERANCE * rate, 4 * half_digit(printed))
+def rate_agrees(
+    rate: float, count: float, seconds: float, half_rate: float = 0.0, half_s: float = 0.0
+) -> bool:
+    """Tell whether a rate is count or count - 1 over the time, within the rounding of both."""
+    high = count / max(seconds - half_s, 1e-9)
+    low = max(count - 1, 0) / (seconds + half_s)
+    slack = max(RATE_TOLERANCE * rate, 4 * half_rate)
     return low - slack <= rate <= high + slack
 
 
@@ -126,15 +143,16 @@ def is_cached_rate(prefill_tok_s: float) -> bool:
 
 def derived_count(seconds: str | None, rate: str | None) -> int | None:
     """Return the count behind a printed time and rate, or None where their rounding hides it."""
-    time_s, per_s = positive(seconds), positive(rate)
-    if time_s is None or per_s is None or seconds is None or rate is None:
+    if seconds is None or rate is None:
         return None
-    half_time, half_rate = half_digit(seconds), half_digit(rate)  # never above the value itself
-    low = (time_s - half_time) * (per_s - half_rate)
-    high = (time_s + half_time) * (per_s + half_rate)
-    count = round(time_s * per_s)
-    exact = round(low) == round(high)
-    return count if exact or high - low <= 2 * MAX_DERIVED_ERROR * time_s * per_s else None
+    time_s, per_s = plain(seconds), plain(rate)
+    count = time_s * per_s
+    half_time, half_rate = half_digit(seconds), half_digit(rate)
+    error = time_s * half_rate + per_s * half_time
+    is_near = error <= MAX_DERIVED_ERROR * count
+    if not count or not (is_near or round(count - error) == round(count + error)):
+        return None
+    return round(count)
 
 
 def _after_first(text: str) -> int | None:
@@ -154,7 +172,7 @@ _WITH_COMMAS = r"\d(?:[\d,]{0,18}\d)?"
 _DURATION = r"[^\s,|)\"]{1,40}"
 KINDS = {
     "num": Kind("", plain),
-    "positive": Kind("", lambda text: plain(text) or None),
+    "positive": Kind("", _above_zero),
     "ms": Kind("", lambda text: plain(text) / 1000 or None),
     "whole_ms": Kind(r"\d{1,15}", lambda text: int(text) / 1000),
     "duration": Kind(_DURATION, duration),
@@ -170,6 +188,7 @@ KINDS = {
     "GB": Kind("", lambda text: round(plain(text) * _GB) or None),
     "size": Kind(r"\d[\d.]{0,12} [KMGT]?i?B", size),
     "word": Kind(r"[\w.]{1,40}", str),
+    "tokens": Kind(_WITH_COMMAS, lambda text: f"{whole(text)} tokens"),
     "lower": Kind(r"[A-Z]{1,40}", str.lower),
     "text": Kind(r".{1,160}", str.strip),
     "switch": Kind(r"0|1|enabled|disabled", lambda text: text in ("1", "enabled")),

@@ -28,22 +28,23 @@ _LINES = {  # printed key -> its value; the eight lines as printed, each absent 
     "eval duration": "{decode_s:time}",
     "eval rate": "{decode_tok_s:num} tokens/s",
 }
-_LAST = "eval rate"
+_FIRST, _LAST = "total duration", "eval rate"
 
 
 def _check_rates(draft: Draft, match: re.Match[str]) -> None:
     printed = match.groupdict()
-    draft.check(printed.get("prefill_tok_s"), draft.prompt_new, draft.prefill_s)
-    draft.check(printed.get("decode_tok_s"), draft.output, draft.decode_s)
+    if rate := printed.get("prefill_tok_s"):
+        draft.check("prefill_tok_s", draft.prompt_new, draft.prefill_s, rate)
+    if rate := printed.get("decode_tok_s"):
+        draft.check("decode_tok_s", draft.output, draft.decode_s, rate)
 
 
 def _verbose_line(key: str, value: str) -> LineFormat:
     return LineFormat(
-        key + ":",
-        rf"^\s{{0,40}}{key}:\s{{1,40}}{value}\s{{0,8}}$",
-        opens=ALWAYS if key == BLOCK_OPENS[:-1] else (),
+        rf"^\s{{0,40}}`{key}:`\s{{1,40}}{value}\s{{0,8}}$",
+        _check_rates,
+        opens=ALWAYS if key == _FIRST else (),
         closes=key == _LAST,
-        then=_check_rates,
     )
 
 
@@ -52,13 +53,11 @@ def _block_line(key: str, value: str) -> str:
     if key == _LAST:
         return line + r"(?=[\r\n])"
     line += r"\r?\n"
-    return line if key == BLOCK_OPENS[:-1] else f"(?:{line})?"
+    return line if key == _FIRST else f"(?:{line})?"
 
 
 _BLOCK = LineFormat(
-    BLOCK_OPENS,
-    r"\A" + "".join(_block_line(*one) for one in _LINES.items()),
-    then=_check_rates,
+    r"\A" + "".join(_block_line(*one) for one in _LINES.items()), _check_rates, literal=BLOCK_OPENS
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from twostroke_doctor.parsers.formats import LineFormat, Stated
+from twostroke_doctor.parsers.formats import Facts, LineFormat, Stated, line_formats
 from twostroke_doctor.parsers.numbers import size
 
 _OFFLOAD = {  # printed key -> place of its fact
@@ -23,9 +23,8 @@ _FLAGS = {  # flag of the runner's command line -> place of its fact
     "n-gpu-layers": "layers_requested:int",
     "threads": "threads:int",
 }
-_FLAG_END = r'(?=[ "])'
 _PS = (
-    r"^\s{0,4}(?P<name>\S{1,120})\s{2,60}[0-9a-f]{6,64}\s{2,60}{model_size_bytes:size}\s{2,60}"
+    r"^\s{0,4}(?P<label>\S{1,120})\s{2,60}[0-9a-f]{6,64}\s{2,60}{model_size_bytes:size}\s{2,60}"
     r"(?:(?P<cpu>\d{1,3})%/(?P<gpu>\d{1,3})% CPU/GPU|(?P<all>\d{1,3})% (?P<where>GPU|CPU))"
     r"(?:\s{2,60}{n_ctx:int}(?=\s))?"
 )
@@ -52,6 +51,10 @@ def _cache_types(match: re.Match[str]) -> list[Stated]:
     return [(name, match["type"], None) for name in ("kv_type_k", "kv_type_v")]
 
 
+def _flag(flag: str, facts: Facts | None = None) -> LineFormat:
+    return LineFormat(rf' --{flag}(?=[ "])', facts=facts, literal="--ctx-size")
+
+
 def _gpu_share(match: re.Match[str]) -> list[Stated]:
     """Return the share of a model on the GPU; the two printed shares must add up."""
     cpu, gpu, one_side = (int(match[name] or 0) for name in ("cpu", "gpu", "all"))
@@ -59,45 +62,33 @@ def _gpu_share(match: re.Match[str]) -> list[Stated]:
         gpu = one_side if match["where"] == "GPU" else 100 - one_side
         cpu = 100 - gpu
     is_sound = 0 <= gpu <= 100 and cpu + gpu == 100
-    return [("gpu_share", gpu / 100, match["name"])] if is_sound else []
+    return [("gpu_share", gpu / 100, match["label"])] if is_sound else []
 
 
 LOG_FORMATS = (
-    LineFormat(
-        "[GIN]",
-        r"\[GIN\] \d{4}/\d\d/\d\d - \d\d:\d\d:\d\d \|\s{0,8}(?P<status>\d{3}) \|\s{0,20}"
+    *line_formats(
+        r"`[GIN]` \d{4}/\d\d/\d\d - \d\d:\d\d:\d\d \|\s{0,8}(?P<label_status>\d{3}) \|\s{0,20}"
         r"{endpoint_latency_s:duration} \|\s{0,60}\S{0,60} \|"
-        r'\s{1,8}(?P<method>\w{3,8})\s{1,8}"(?P<path>[^"\s]{1,200})"',
-        label="{status} {method} {path}",
+        r'\s{1,8}(?P<label_method>\w{3,8})\s{1,8}"(?P<label_path>[^"\s]{1,200})"',
+        "`llama runner started` in {runner_start_s:num} seconds",
+        r"NAME\s{2,}ID\s{2,}SIZE\s{2,}`PROCESSOR`\s{2,}(?:CONTEXT\s{2,})?UNTIL",
     ),
-    LineFormat("llama runner started", "llama runner started in {runner_start_s:num} seconds"),
     LineFormat(
-        "truncating input prompt",
-        r"truncating input prompt\"?\s.{0,40}?limit=(?P<limit>\d{1,9}) prompt=(?P<prompt>\d{1,9})"
+        r"`truncating input prompt`\"?\s.{0,40}?limit=(?P<limit>\d{1,9}) prompt=(?P<prompt>\d{1,9})"
         r" keep=\d{1,9} new=",
         facts=_truncation,
     ),
     *(
-        LineFormat("layers.offload", rf'(?<![\w.]){re.escape(key)}="?{{{place}}}(?=["\s])')
+        LineFormat(rf'(?<![\w.]){re.escape(key)}="?{{{place}}}(?=["\s])', literal="layers.offload")
         for key, place in _OFFLOAD.items()
     ),
     LineFormat(
-        "layers.offload",
         r'(?<![\w.])memory\.available="\[?(?P<sizes>[^"\]]{0,400})\]?"',
         facts=_free_memory,
+        literal="layers.offload",
     ),
-    *(
-        LineFormat("--ctx-size", rf" --{flag} {{{place}}}{_FLAG_END}")
-        for flag, place in _FLAGS.items()
-    ),
-    LineFormat(
-        "--ctx-size", rf" --kv-cache-type (?P<type>[\w.]{{1,12}}){_FLAG_END}", facts=_cache_types
-    ),
-    LineFormat(
-        "--ctx-size",
-        rf" --flash-attn{_FLAG_END}",
-        facts=lambda match: [("flash_attention", True, None)],
-    ),
-    LineFormat("PROCESSOR", r"NAME\s{2,}ID\s{2,}SIZE\s{2,}PROCESSOR\s{2,}(?:CONTEXT\s{2,})?UNTIL"),
-    *(LineFormat(unit, _PS, label="{name}", facts=_gpu_share) for unit in ("% GPU", "% CPU")),
+    *(_flag(f"{flag} {{{place}}}") for flag, place in _FLAGS.items()),
+    _flag(r"kv-cache-type (?P<type>[\w.]{1,12})", _cache_types),
+    _flag("flash-attn", lambda match: [("flash_attention", True, None)]),
+    *(LineFormat(_PS, facts=_gpu_share, literal=unit) for unit in ("% GPU", "% CPU")),
 )

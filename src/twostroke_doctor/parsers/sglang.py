@@ -12,7 +12,7 @@ from typing import Any
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
+from twostroke_doctor.parsers.formats import ALWAYS, LineFormat, line_formats
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import duration, num, whole
 from twostroke_doctor.parsers.table import TableParser
@@ -29,11 +29,10 @@ _FIELDS = {  # printed key -> field of WindowRecord
     "gen throughput (token/s)": "output_tok_s",
     "input throughput (token/s)": "prompt_tok_s",
 }
-_END = r"(?=[,\s)]|$)"
 
 
-def _stat(pattern: str) -> LineFormat:
-    return LineFormat("ReqTimeStats", rf"\b{pattern}{_END}", joins=True)
+def _stat(place: str) -> LineFormat:
+    return LineFormat(rf"\b{place}(?=[,\s)]|$)", joins=True, literal="ReqTimeStats")
 
 
 def _add_up(draft: Draft, match: re.Match[str]) -> None:
@@ -49,7 +48,7 @@ class SglangParser(TableParser):
     engine = "sglang"
     words = ("Prefill batch", "Decode batch")
     formats = (
-        LineFormat("ReqTimeStats", r"ReqTimeStats\(.{1,400}?\): ", opens=ALWAYS),
+        LineFormat(r"`ReqTimeStats`\(.{1,400}?\): ", opens=ALWAYS),
         _stat(r"rid=(?P<id>[\w\-]{1,64})"),
         _stat("input_len={prompt_total:whole}"),
         _stat("cached_input_len={prompt_cached:whole}"),
@@ -58,16 +57,15 @@ class SglangParser(TableParser):
         _stat("initial_prefill_elapsed={prefill_s:time}"),
         _stat("post_prefill_elapsed={decode_s:time}"),
         LineFormat(
-            "ReqTimeStats",
-            rf"\bReqTimeStats(?:.*?\bforward_duration=(?P<forward>[^\s,)]{{1,40}}){_END})?",
+            r"`ReqTimeStats`(?:.*?\bforward_duration=(?P<forward>[^\s,)]{1,40})(?=[,\s)]))?",
+            _add_up,
             joins=True,
             closes=True,
-            then=_add_up,
         ),
-        LineFormat(
-            "Capture cuda graph end", r"Capture cuda graph end\. Time elapsed: {warmup_s:num} s"
+        *line_formats(
+            r"`Capture cuda graph end`\. Time elapsed: {warmup_s:num} s",
+            "`max_total_num_tokens=`{kv_tokens:int},",
         ),
-        LineFormat("max_total_num_tokens=", "max_total_num_tokens={kv_tokens:int},"),
     )
 
     def feed(self, line: Line) -> list[Item] | None:

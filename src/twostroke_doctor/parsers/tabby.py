@@ -16,7 +16,7 @@ from twostroke_doctor.parsers.numbers import half_digit, is_cached_rate
 from twostroke_doctor.parsers.table import TableParser
 
 _METRICS = (
-    r"Metrics(?: \(ID: (?P<id>\w{1,64})\))?:\s{1,8}{output:int} tokens generated in"
+    r"Metrics(?: \(ID: (?P<id>\w{1,64})\))?:\s{1,8}{output:int} `tokens generated in`"
     r" {e2e_s:positive} seconds\s{1,8}\(Queue: {queue_s:num} s, Process: PROCESS ?T/s,"
     r" Generate: {decode_tok_s:num} T/s, Context: {ctx_end:int} tokens"
     r"(?:, Draft: {accepted:int} / {drafted:int} tokens accepted)?"
@@ -24,8 +24,9 @@ _METRICS = (
 )
 _SPLIT = "{prompt_cached:int} cached tokens and {prompt_new:int} new tokens at {prefill_tok_s:num}"
 _PROGRESS = (
-    r"Generation progress \(ID: (?P<id>\w{1,64})\): {output:int} tokens in {e2e_s:positive} seconds"
-    r" \(Stage: (?P<stage>\w{1,20}), Generate: {decode_tok_s:num} T/s, No activity: {:num} s\)"
+    r"`Generation progress` \(ID: (?P<id>\w{1,64})\): {output:int} tokens in {e2e_s:positive}"
+    r" seconds \(Stage: (?P<stage>\w{1,20}), Generate: {decode_tok_s:num} T/s,"
+    r" No activity: {:num} s\)"
 )
 
 
@@ -67,27 +68,22 @@ def _take_progress(draft: Draft, match: re.Match[str]) -> None:
         draft.prefill_s = draft.e2e_s
 
 
-def _metrics(process: str) -> LineFormat:
-    pattern = _METRICS.replace("PROCESS", process)
-    return LineFormat("tokens generated in", pattern, closes=True, then=_settle)
-
-
 class TabbyParser(TableParser):
     """One line, one request; progress lines stand for a request until its metrics come."""
 
     engine = "tabbyapi"
     formats = (
-        _metrics(_SPLIT),
-        _metrics("{prefill_tok_s:num}"),
-        LineFormat("Generation progress", _PROGRESS, flags=("partial",), then=_take_progress),
+        LineFormat(_METRICS.replace("PROCESS", _SPLIT), _settle, closes=True),
+        LineFormat(_METRICS.replace("PROCESS", "{prefill_tok_s:num}"), _settle, closes=True),
+        LineFormat(_PROGRESS, _take_progress, flags=("partial",)),
     )
 
     def key(self, line: Line, match: re.Match[str]) -> object:
         """Return the request's id."""
         return match["id"] or ""
 
-    def take(self, form: LineFormat, match: re.Match[str], line: Line) -> list[Item]:
+    def take(self, form: LineFormat, match: re.Match[str], line: Line, out: list[Item]) -> None:
         """Let a Metrics line replace the progress lines of its request."""
         if form.closes:
             self._drafts.pop(self.key(line, match))
-        return super().take(form, match, line)
+        super().take(form, match, line, out)

@@ -22,13 +22,11 @@ class Sources:
         """Return the open draft of a key."""
         return self._open.get(key)
 
-    def put(self, key: object, draft: Draft) -> list[Draft]:
-        """Open a draft; return those that had to make way."""
-        out = [old] if (old := self._open.pop(key, None)) is not None else []
+    def put(self, key: object, draft: Draft) -> Draft | None:
+        """Open a draft; return the one that has to make way: of this key, or the oldest."""
+        old = self._open.pop(key, None)
         self._open[key] = draft
-        if len(self._open) > MAX_OPEN:
-            out.append(self._open.pop(next(iter(self._open))))
-        return out
+        return self._open.pop(next(iter(self._open))) if len(self._open) > MAX_OPEN else old
 
     def pop(self, key: object) -> Draft | None:
         """Close and return the draft of a key."""
@@ -58,36 +56,38 @@ class TableParser:
 
     def feed(self, line: Line) -> list[Item] | None:
         """Return the items that a line completes, or None when it is not this engine's."""
-        out: list[Item] = []
-        text, is_known = line.text, False
+        out: list[Item] | None = None
+        text = line.text
         for form in self.formats:
             if form.literal in text and (match := form.search(text)) is not None:
-                is_known = True
+                out = [] if out is None else out
                 if form.is_request:
-                    out += self.take(form, match, line)
-                out += form.facts(self.engine, line, match)
-        return out if is_known else None
+                    self.take(form, match, line, out)
+                if form.has_facts:
+                    out += form.facts(self.engine, line, match)
+                if form.alone:
+                    break
+        return out
 
-    def take(self, form: LineFormat, match: re.Match[str], line: Line) -> list[Item]:
-        """Add a line to its request; return the items of the requests that it ends."""
-        out: list[Item] = []
+    def take(self, form: LineFormat, match: re.Match[str], line: Line, out: list[Item]) -> None:
+        """Add a line to its request; put the items of the requests that it ends into `out`."""
         key = self.key(line, match)
         draft = self._drafts.get(key)
-        if draft is None or any(getattr(draft, name) is not None for name in form.opens):
+        if draft is None or form.begins(draft):
             if form.joins:
-                return out
+                return
             draft = Draft(engine=self.engine)
-            out = self.opened(key, draft)
+            out += self.opened(key, draft)
         draft.see(line)
         form.fill(draft, match)
         if form.closes:
             self._drafts.pop(key)
             out += self.finish(draft)
-        return out
 
     def opened(self, key: object, draft: Draft) -> list[Item]:
         """Open a draft; return the items of those that make way for it."""
-        return [item for old in self._drafts.put(key, draft) for item in self.finish(old)]
+        old = self._drafts.put(key, draft)
+        return [] if old is None else self.finish(old)
 
     def key(self, line: Line, match: re.Match[str]) -> object:
         """Return the key of a line's request: two sources in one file do not mix."""

@@ -11,7 +11,7 @@ import re
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
-from twostroke_doctor.parsers.numbers import NUMBER, half_digit, positive
+from twostroke_doctor.parsers.numbers import NUMBER, positive
 from twostroke_doctor.parsers.quick import new_fact
 from twostroke_doctor.parsers.table import TableParser
 
@@ -30,7 +30,7 @@ def _judge(draft: Draft, match: re.Match[str]) -> None:
         draft.flag("no_output")
     elif (printed := positive(rate)) is not None:
         draft.reported["e2e_tok_s"] = printed
-        draft.check(rate, count, draft.e2e_s, half_digit(match["e2e_s"]))
+        draft.check("e2e_tok_s", count, draft.e2e_s, rate, match["e2e_s"])
 
 
 class TextGenerationWebuiParser(TableParser):
@@ -39,14 +39,13 @@ class TextGenerationWebuiParser(TableParser):
     engine = "text-generation-webui"
     formats = (
         LineFormat(
-            "Output generated in",
-            r"Output generated in (?=[0-9]){e2e_s:positive} seconds"
-            rf" \((?P<rate>{NUMBER}) tokens/s,"
-            r" (?P<count>-?\d{1,12}) tokens, context {prompt_total:int}(?:, seed -?\d{1,20})?\)",
+            r"`Output generated in` (?=[0-9]){e2e_s:positive} seconds"
+            rf" \((?P<rate>{NUMBER}) tokens/s, (?P<count>-?\d{{1,12}}) tokens,"
+            r" context {prompt_total:int}(?:, seed -?\d{1,20})?\)",
+            _judge,
             opens=ALWAYS,
             closes=True,
             flags=("prefill_mixed_in",),
-            then=_judge,
         ),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.formats import LineFormat
+from twostroke_doctor.parsers.formats import LineFormat, Then
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import duration
 from twostroke_doctor.parsers.table import TableParser
@@ -44,8 +44,9 @@ def _take_rate(draft: Draft, match: re.Match[str]) -> None:
         draft.reported["e2e_tok_s"] = 1000 / per_token_ms
 
 
-def _header(name: str, place: str, **options: Any) -> LineFormat:
-    return LineFormat(f"x-{name}", rf"(?i)\bx-{name}:\s{{0,8}}{place}(?=\s|$)", **options)
+def _header(name: str, place: str, then: Then | None = None, opens: str = "") -> LineFormat:
+    pattern = rf"(?i)\b`x-{name}`:\s{{0,8}}{place}(?=\s|$)"
+    return LineFormat(pattern, then, opens=(opens,) if opens else (), joins=not opens)
 
 
 class TgiParser(TableParser):
@@ -54,15 +55,15 @@ class TgiParser(TableParser):
     engine = "tgi"
     words = ("inference_time", "time_per_token")
     formats = (
-        _header("compute-time", r"\d{1,15}", opens=("e2e_s",)),
-        _header("compute-characters", r"\d{1,15}", opens=("e2e_s",)),
-        _header("total-time", "{e2e_s:whole_ms}", opens=("e2e_s",)),
-        _header("validation-time", "{init_s:whole_ms}", opens=("init_s",)),
-        _header("queue-time", "{queue_s:whole_ms}", opens=("queue_s",)),
-        _header("inference-time", r"\d{1,15}", joins=True),
-        _header("time-per-token", r"(?P<per_token_ms>\d{1,15})", then=_take_rate),
-        _header("prompt-tokens", "{prompt_total:int}", opens=("prompt_total",)),
-        _header("generated-tokens", "{output:int}", opens=("output",)),
+        _header("compute-time", r"\d{1,15}", opens="e2e_s"),
+        _header("compute-characters", r"\d{1,15}", opens="e2e_s"),
+        _header("total-time", "{e2e_s:whole_ms}", opens="e2e_s"),
+        _header("validation-time", "{init_s:whole_ms}", opens="init_s"),
+        _header("queue-time", "{queue_s:whole_ms}", opens="queue_s"),
+        _header("inference-time", r"\d{1,15}"),
+        _header("time-per-token", r"(?P<per_token_ms>\d{1,15})", _take_rate),
+        _header("prompt-tokens", "{prompt_total:int}", opens="prompt_total"),
+        _header("generated-tokens", "{output:int}", opens="output"),
     )
 
     def feed(self, line: Line) -> list[Item] | None:

@@ -6,33 +6,38 @@ import re
 
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import LineFormat
-from twostroke_doctor.parsers.numbers import half_digit, whole
+from twostroke_doctor.parsers.numbers import whole
 
-_TIME = r" time~=~(?=[0-9.,]*[1-9])"  # a time above zero follows
-_NO_TIME = r"\beval time~=~(?![0-9.,]*[1-9]){:num} ms"
-_RATE = r"(?:~\(~{:num} ms per (?:token|run)(?:,~{RATE:num} tokens per second)?)?"
-_COUNT = r"(?:~/~{COUNT} (?:runs|tokens))?"
-_PREFILL = rf"\bprompt eval{_TIME}{{prefill_s:ms}} ms{_COUNT}{_RATE}"
-_DECODE = rf"(?<!prompt )\beval{_TIME}{{decode_s:ms}} ms{_COUNT}{_RATE}"
-_TOTAL = rf"\btotal{_TIME}{{e2e_s:ms}} ms"
+_IS_TIMED, _IS_ZERO = "(?=[0-9.,]*[1-9])", "(?![0-9.,]*[1-9])"
+_PREFILL = (
+    rf"`prompt eval time`~=~{_IS_TIMED}{{prefill_s:ms}} ms"
+    r"(?:~/~{prompt_new:whole} (?:runs|tokens))?"
+    r"(?:~\(~{:num} ms per (?:token|run)(?:,~{prefill_tok_s:num} tokens per second)?)?"
+)
+_DECODE = (
+    rf"`eval time`~=~{_IS_TIMED}{{decode_s:ms}} ms"
+    r"(?:~/~{output:COUNT} (?:runs|tokens))?"
+    r"(?:~\(~{:num} ms per (?:token|run)(?:,~{decode_tok_s:num} tokens per second)?)?"
+)
+_ZERO = rf"`eval time`~=~{_IS_ZERO}{{:num}} ms"
+_TOTAL = rf"`total time`~=~{_IS_TIMED}{{e2e_s:ms}} ms"
+_DONE = ("e2e_s",)  # a block whose total was printed is over
 
 
 def timing_formats(
-    before: str, output: str, opens: tuple[str, ...], *, is_closed_by_total: bool
+    before: str, decode_count: str, opens: tuple[str, ...], *, is_closed_by_total: bool
 ) -> tuple[LineFormat, ...]:
     """Return the formats of a timing block.
 
-    before: pattern in front of each line. output: place of the decode count: the library counts
-    decode runs, one fewer than the tokens, the server tokens. opens: of the prompt line.
+    before: pattern in front of each line. decode_count: kind of the decode count: the library
+    counts decode runs, one fewer than the tokens, the server tokens. opens: of the prompt line.
     """
-    prefill = _PREFILL.replace("COUNT", "prompt_new:whole").replace("RATE", "prefill_tok_s")
-    decode = _DECODE.replace("COUNT", output).replace("RATE", "decode_tok_s")
-    done = ("e2e_s",)  # a block whose total was printed is over
+    decode = _DECODE.replace("COUNT", decode_count)
     return (
-        LineFormat("prompt eval time", before + prefill, opens=opens, then=_check_prefill),
-        LineFormat("eval time", before + decode, opens=done, then=_check_decode),
-        LineFormat("eval time", before + _NO_TIME, opens=done, flags=("meter_off",)),
-        LineFormat("total time", before + _TOTAL, closes=is_closed_by_total, then=_replace_partial),
+        LineFormat(before + _PREFILL, _check_prefill, opens=opens, alone=True),
+        LineFormat(before + decode, _check_decode, opens=_DONE, alone=True),
+        LineFormat(before + _ZERO, opens=_DONE, flags=("meter_off",), alone=True),
+        LineFormat(before + _TOTAL, _replace_partial, closes=is_closed_by_total, alone=True),
     )
 
 
@@ -46,14 +51,14 @@ def _replace_partial(draft: Draft, match: re.Match[str]) -> None:
 
 def _check_prefill(draft: Draft, match: re.Match[str]) -> None:
     _replace_partial(draft, match)
-    half_s = half_digit(match["prefill_s"]) / 1000
-    draft.check(match["prefill_tok_s"], whole(match["prompt_new"]), draft.prefill_s, half_s)
+    rate, time, count = match["prefill_tok_s"], match["prefill_s"], whole(match["prompt_new"])
+    draft.check("prefill_tok_s", count, draft.prefill_s, rate, time, unit_s=1e-3)
 
 
 def _check_decode(draft: Draft, match: re.Match[str]) -> None:
     _replace_partial(draft, match)
-    half_s = half_digit(match["decode_s"]) / 1000
-    draft.check(match["decode_tok_s"], whole(match["output"]), draft.decode_s, half_s)
+    rate, time, count = match["decode_tok_s"], match["decode_s"], whole(match["output"])
+    draft.check("decode_tok_s", count, draft.decode_s, rate, time, unit_s=1e-3)
 
 
 def settle_meter(draft: Draft) -> bool:

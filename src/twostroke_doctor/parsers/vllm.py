@@ -12,7 +12,7 @@ from typing import Any
 
 from twostroke.record import WindowRecord
 from twostroke_doctor.parsed import Item
-from twostroke_doctor.parsers.formats import LineFormat
+from twostroke_doctor.parsers.formats import line_formats
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import NUMBER, num
 from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
@@ -46,41 +46,34 @@ _MAX_CLOCKS = 256
 _MAX_WINDOW_S = 3600
 
 
-def _start_up(*rows: tuple[str, str]) -> tuple[LineFormat, ...]:
-    return tuple(LineFormat(literal, re.escape(literal) + rest) for literal, rest in rows)
-
-
 class VllmParser(TableParser):
     """Reads windows, speculation and start-up facts."""
 
     engine = "vllm"
-    words = ("Avg prompt throughput", "Draft acceptance rate", "Prefix cache hit rate: GPU")
-    formats = (
-        *_start_up(
-            ("GPU KV cache size", ": {kv_tokens:whole} tokens"),
-            ("GPU blocks:", " {kv_blocks:int},"),
-            ("cuda blocks:", " {kv_blocks:int},"),
-            ("CPU blocks:", r" {cpu_kv_blocks:int}(?=\D|$)"),
-            ("total_gpu_memory", r" \({gpu_memory_bytes:GiB}GiB\)"),
-            ("gpu_memory_utilization", r" \({gpu_memory_utilization:num}\)"),
-            ("gpu_memory_utilization", r" \({:num}\) = {gpu_memory_budget_bytes:GiB}GiB"),
-            ("model weights take", " {weights_bytes:GiB}GiB"),
-            ("Model loading took", " {weights_bytes:GiB} Gi?B"),
-            ("Model loading took", " .{1,40} and {model_load_s:num} seconds"),
-            ("non_torch_memory takes", " {non_torch_bytes:GiB}GiB"),
-            ("activation peak memory takes", " {activation_peak_bytes:GiB}GiB"),
-            ("reserved for KV Cache", " is {kv_reserve_bytes:signed_GiB}GiB"),
-            ("Graph capturing finished", " in {warmup_s:num} secs"),
-            ("warmup model)", " took {warmup_s:num} s"),
-            ("torch.compile takes", " {warmup_s:num} s in total"),
-            ("total_num_cumulative_preemption", r"={preemptions_total:int}(?=\D|$)"),
-            ("preempted by PreemptionMode", r"\.{preemption_mode:lower} mode"),
-        ),
-        LineFormat(
-            "Maximum concurrency",
-            "concurrency for {tokens:whole} tokens per request: {max_concurrency:num}x",
-            label="{tokens} tokens",
-        ),
+    words = (
+        *("Avg prompt throughput", "SpecDecoding metrics", "Draft acceptance rate"),
+        "Prefix cache hit rate: GPU",
+    )
+    formats = line_formats(
+        "`GPU KV cache size`: {kv_tokens:whole} tokens",
+        "`Maximum concurrency` for {label:tokens} tokens per request: {max_concurrency:num}x",
+        "# `GPU blocks:` {kv_blocks:int},",
+        "# `cuda blocks:` {kv_blocks:int},",
+        r"# `CPU blocks:` {cpu_kv_blocks:int}(?=\D|$)",
+        r"`total_gpu_memory` \({gpu_memory_bytes:GiB}GiB\)",
+        r"`gpu_memory_utilization` \({gpu_memory_utilization:num}\)",
+        r"`gpu_memory_utilization` \({:num}\) = {gpu_memory_budget_bytes:GiB}GiB",
+        "`model weights take` {weights_bytes:GiB}GiB",
+        "`Model loading took` {weights_bytes:GiB} Gi?B",
+        "`Model loading took` .{1,40} and {model_load_s:num} seconds",
+        "`non_torch_memory takes` {non_torch_bytes:GiB}GiB",
+        "PyTorch `activation peak memory takes` {activation_peak_bytes:GiB}GiB",
+        "`reserved for KV Cache` is {kv_reserve_bytes:signed_GiB}GiB",
+        "`Graph capturing finished` in {warmup_s:num} secs",
+        "`warmup model)` took {warmup_s:num} s",
+        "`torch.compile takes` {warmup_s:num} s in total",
+        r"`preempted by PreemptionMode`\.{preemption_mode:lower} mode",
+        r"`total_num_cumulative_preemption`={preemptions_total:int}(?=\D|$)",
     )
 
     def __init__(self) -> None:
