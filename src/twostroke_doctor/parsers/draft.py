@@ -68,7 +68,9 @@ class Draft:
 
     def flag(self, *names: str) -> None:
         """Raise flags, each once."""
-        self.flags += [name for name in names if name not in self.flags]
+        for name in names:
+            if name not in self.flags:
+                self.flags.append(name)
 
     def check(
         self,

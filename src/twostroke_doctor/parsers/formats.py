@@ -91,8 +91,7 @@ class LineFormat:
 
     def begins(self, draft: Draft) -> bool:
         """Tell whether the line belongs to a request after the open one."""
-        opens = self.opens
-        return opens is ALWAYS or any([getattr(draft, name) is not None for name in opens])
+        return any(getattr(draft, name) is not None for name in self.opens)
 
     def fill(self, draft: Draft, match: re.Match[str]) -> None:
         """Set the fields of a request that a matched line states."""

@@ -94,7 +94,7 @@ class KoboldcppParser(TableParser):
             return self._generating(line, int(progress[-1][0]), int(progress[-1][1]))
         items = super().feed(line)
         items = self._any_order(line) if items is None else items
-        if items is not None and line.source in self._before:
+        if self._before and items is not None and line.source in self._before:
             held = self._drafts.get(line.source)
             if held is not None:
                 _correct_count(held, *self._before.pop(line.source))

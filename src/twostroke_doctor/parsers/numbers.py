@@ -130,10 +130,9 @@ def rate_agrees(
     rate: float, count: float, seconds: float, half_rate: float = 0.0, half_s: float = 0.0
 ) -> bool:
     """Tell whether a rate is count or count - 1 over the time, within the rounding of both."""
-    high = count / max(seconds - half_s, 1e-9)
-    low = max(count - 1, 0) / (seconds + half_s)
     slack = max(RATE_TOLERANCE * rate, 4 * half_rate)
-    return low - slack <= rate <= high + slack
+    is_fast_enough = count - 1 <= (rate + slack) * (seconds + half_s)
+    return is_fast_enough and (rate - slack) * (seconds - half_s) <= count
 
 
 def is_cached_rate(prefill_tok_s: float) -> bool:

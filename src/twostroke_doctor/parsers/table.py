@@ -6,7 +6,7 @@ import re
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
-from twostroke_doctor.parsers.formats import LineFormat
+from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
 from twostroke_doctor.parsers.lines import Line
 
 MAX_OPEN = 64  # requests, windows or sources that a parser holds at once
@@ -72,7 +72,7 @@ class TableParser:
     def take(self, form: LineFormat, match: re.Match[str], line: Line, out: list[Item]) -> None:
         """Add a line to its request; put the items of the requests that it ends into `out`."""
         key = self.key(line, match)
-        draft = self._drafts.get(key)
+        draft = None if form.opens is ALWAYS else self._drafts.get(key)
         if draft is None or form.begins(draft):
             if form.joins:
                 return

@@ -32,7 +32,9 @@ class Walk:
     def __init__(self, data: bytes, end: int, number: int, tail: bytes) -> None:
         self._data = data
         self._end = end
-        self._number = number  # of lines before `_at`
+        self._lines_before = self._number = number  # `_number`: of lines before `_at`
+        num_ends = data.count(b"\n", 0, end)
+        self._num_lines = num_ends if data.endswith(b"\n", 0, end) else num_ends + 1
         self._at = 0
         self._start = 0
         self._stop = 0  # end of the current line
@@ -47,6 +49,8 @@ class Walk:
         find, rfind = data.find, data.rfind
         starts: set[int] = set()
         for needle in NEEDLES:
+            if len(starts) >= self._num_lines:  # every line is a candidate already
+                break
             at = find(needle, 0, end)
             while at >= 0:
                 starts.add(rfind(b"\n", 0, at) + 1)
@@ -115,9 +119,7 @@ class Walk:
 
     def finish(self) -> int:
         """Return the number of lines up to the chunk's end."""
-        self._number += self._data.count(b"\n", self._at, self._end)
-        ends_open = self._end == len(self._data) and not self._data.endswith(b"\n")
-        return self._number + (1 if ends_open else 0)
+        return self._lines_before + self._num_lines
 
     def last_line(self) -> bytes:
         """Return the last line of the chunk, for the next chunk to look back at."""
