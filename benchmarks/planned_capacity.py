@@ -26,13 +26,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from twostroke.bench.remote import Load as ClientLoad
-from twostroke.bench.remote import percentile, run_load
+from twostroke.bench.remote import Load, percentile, run_load
 from twostroke.build import build_engine
 from twostroke.config import EngineConfig
 from twostroke.model.loaded import load_model
 from twostroke.model.local_models import fits_folder
-from twostroke.planner.capacity import Load, simulate
+from twostroke.planner.closed_loop import ClientLoad, simulate
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.stored import stored_fit
 
@@ -57,7 +56,7 @@ def wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def measure(url: str, clients: int, words: int, output: int, seed: int) -> dict[str, Any]:
-    load = ClientLoad(
+    load = Load(
         model="m", num_requests=clients * ROUNDS, concurrency=clients, prompt_words=words,
         max_tokens=output, kinds=("unseen",), seed=seed,
     )  # fmt: skip
@@ -141,7 +140,7 @@ def main() -> None:
         process.wait(30)
     predictor = predictor_of(arguments.model, arguments.threads)
     usual = seen[clients[len(clients) // 2]]
-    load = Load(
+    load = ClientLoad(
         prompt_tokens=usual["prompt"],
         output_tokens=usual["output"],
         cached_tokens=usual["cached"],

@@ -21,10 +21,11 @@ from twostroke.build import build_engine
 from twostroke.cli.plan import as_allocated, planned_model
 from twostroke.config import EngineConfig
 from twostroke.model.loaded import load_model
-from twostroke.planner.fit import Setup
+from twostroke.planner.ask import make_ask
 from twostroke.planner.memory import Rules
+from twostroke.planner.memory_check import Setup
 from twostroke.planner.models import ShapeFlags
-from twostroke.planner.plan import make_ask, make_plan
+from twostroke.planner.plan import make_plan
 from twostroke.planner.target import make_target
 from twostroke.predict.kv import kv_format
 from twostroke.request import Request, SamplingParams

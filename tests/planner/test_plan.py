@@ -10,16 +10,18 @@ import pytest
 
 from tests.predict.test_hf_shape import LLAMA_8B
 from twostroke.errors import ConfigError, ModelNotFound
-from twostroke.planner.fit import Setup
+from twostroke.planner.ask import make_ask
 from twostroke.planner.memory import Rules
+from twostroke.planner.memory_check import Setup
 from twostroke.planner.models import ShapeFlags, find_model, shape_of_flags
-from twostroke.planner.plan import Plan, make_ask, make_plan, requantised
+from twostroke.planner.plan import Plan, make_plan
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import make_target, stored_profile, this_machine
 from twostroke.predict.devices import DEVICES
 from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.hf_shape import shape_of_hf_config
 from twostroke.predict.kv import kv_format
+from twostroke.predict.shape import requantised
 
 KEYS = {
     "weights_bytes", "kv_bytes", "kv_bytes_per_token", "state_bytes", "compute_bytes",
@@ -55,10 +57,10 @@ def test_the_document_has_the_promised_keys_and_adds_up() -> None:
 def test_the_largest_context_and_concurrency_are_the_last_that_fit() -> None:
     found = plan("4090", context=8192)
     most = found.max_concurrency
-    assert most is not None and plan("4090", context=8192, concurrency=most).fit.fits == "yes"
-    assert plan("4090", context=8192, concurrency=most + 1).fit.fits != "yes"
+    assert most is not None and plan("4090", context=8192, concurrency=most).memory.fits == "yes"
+    assert plan("4090", context=8192, concurrency=most + 1).memory.fits != "yes"
     context = found.max_context
-    assert context is not None and plan("4090", context=context).fit.fits == "yes"
+    assert context is not None and plan("4090", context=context).memory.fits == "yes"
 
 
 def test_fewer_bits_decode_faster_and_prefill_alike_on_a_gpu() -> None:
@@ -87,7 +89,7 @@ def test_a_row_without_arithmetic_predicts_decode_alone() -> None:
     assert found.prediction is not None and found.prediction.tpot is not None
     assert found.prediction.ttft is None
     assert "arithmetic rate (flops) of the device" in found.to_dict()["predicted_missing"]
-    assert found.fit.fits == "unknown" and "memory of the device" in found.fit.missing
+    assert found.memory.fits == "unknown" and "memory of the device" in found.memory.missing
 
 
 def test_the_chart_is_one_svg_that_parses_and_marks_both_phases() -> None:

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from twostroke.planner.fit import Setup, check_fit, largest_concurrency, largest_context
 from twostroke.planner.memory import (
     Rules,
     compute_bytes,
     kv_bytes,
 )
+from twostroke.planner.memory_check import Setup, check_memory, largest_concurrency, largest_context
 from twostroke.planner.target import Target, make_target
 from twostroke.predict.cost import CostModel
 from twostroke.predict.devices import find_device
@@ -96,8 +96,8 @@ def test_p05_llama_cpp_8101_context_left_at_the_models_maximum() -> None:
                   context=1_048_576)  # fmt: skip
     assert kv_of(llama, F16, 1_048_576) == 137_438_953_504 - 32  # posted with its alignment
     setup = Setup(kv=F16, rules=Rules.LLAMA_CPP)
-    assert check_fit(llama, setup, device(80), context=1_048_576, concurrency=1).fits == "no"
-    assert check_fit(llama, setup, device(80), context=8192, concurrency=1).fits == "yes"
+    assert check_memory(llama, setup, device(80), context=1_048_576, concurrency=1).fits == "no"
+    assert check_memory(llama, setup, device(80), context=8192, concurrency=1).fits == "yes"
 
 
 def test_p06_llama_cpp_python_1939_deepseek_before_and_with_latent_attention() -> None:
@@ -116,7 +116,7 @@ def test_p08_vllm_13882_nothing_is_left_for_kv() -> None:
     offered, held = 8.00 * 0.70, 5.20 + 0.03 + 1.42  # weights, CUDA context, activations
     assert f"{offered - held:.2f}" == "-1.05"
     model = plain(32, 8, weights_bytes=held * GIB)
-    fit = check_fit(
+    fit = check_memory(
         model, Setup(kv=F16, rules=Rules.VLLM), device(offered), context=16, concurrency=1
     )
     assert fit.fits == "no"
@@ -148,16 +148,16 @@ def test_p17_llama_cpp_6668_the_sum_fits_and_the_parts_do_not() -> None:
     kv = kv_bytes(command_r, F16, 4096) or 0
     assert 66.86 + kv / GIB + 1 < 3 * 24
     target = make_target("4090", num_devices=3)
-    fit = check_fit(command_r, Setup(kv=F16), target, context=4096, concurrency=1)
+    fit = check_memory(command_r, Setup(kv=F16), target, context=4096, concurrency=1)
     assert fit.fits == "no" and fit.placement is not None
     assert sum(fit.placement.layers_per_device) < 64
     four = make_target("4090", num_devices=4)
-    assert check_fit(command_r, Setup(kv=F16), four, context=4096, concurrency=1).fits == "yes"
+    assert check_memory(command_r, Setup(kv=F16), four, context=4096, concurrency=1).fits == "yes"
 
 
 def test_p18_llama_cpp_27872_more_than_is_free_is_said() -> None:
     model = plain(1, 1, weights_bytes=24_840 * MIB, hidden=64, inner=64, vocab=64)
-    found = check_fit(model, Setup(kv=F16), device(22_341 / 1024), context=256, concurrency=1)
+    found = check_memory(model, Setup(kv=F16), device(22_341 / 1024), context=256, concurrency=1)
     assert found.fits == "no"
 
 
@@ -194,7 +194,7 @@ def test_p28_ollama_4079_parallel_sequences_each_need_their_context() -> None:
 def test_p30_llmfit_302_the_context_asked_for_counts_not_the_models() -> None:
     model = plain(36, 8, heads=32, weights_bytes=5.3e9, hidden=4096, inner=12_288, vocab=151_936,
                   context=262_144)  # fmt: skip
-    fit = check_fit(model, Setup(kv=F16), device(16), context=8192, concurrency=1)
+    fit = check_memory(model, Setup(kv=F16), device(16), context=8192, concurrency=1)
     assert fit.total is not None and fit.total.high < 8e9 and fit.fits == "yes"
 
 
@@ -208,11 +208,11 @@ def test_p37_qwen3_12_weights_fit_but_the_context_does_not() -> None:
     model = plain(64, 8, heads=64, weights_bytes=18e9, hidden=5120, inner=25_600, vocab=151_936,
                   context=131_072)  # fmt: skip
     setup, target = Setup(kv=F16), device(24)
-    assert check_fit(model, setup, target, context=131_072, concurrency=1).fits == "no"
+    assert check_memory(model, setup, target, context=131_072, concurrency=1).fits == "no"
     most = largest_context(model, setup, target, concurrency=1)
     assert most is not None and 16_384 < most < 40_000
-    assert check_fit(model, setup, target, context=most, concurrency=1).fits == "yes"
-    assert check_fit(model, setup, target, context=most + 1, concurrency=1).fits != "yes"
+    assert check_memory(model, setup, target, context=most, concurrency=1).fits == "yes"
+    assert check_memory(model, setup, target, context=most + 1, concurrency=1).fits != "yes"
 
 
 def test_d31_ollama_9005_the_kv_of_121234_tokens_takes_the_layers_off_the_gpu() -> None:
@@ -239,7 +239,7 @@ def test_a_fact_taken_away_gives_unknown_and_names_it(gone: str, evidence: str) 
         vocab_size=None if gone == "vocab" else 128_256,
         weights=None if gone == "weights" else whole.weights,
     )
-    fit = check_fit(shape, Setup(kv=F16), target, context=8192, concurrency=1)
+    fit = check_memory(shape, Setup(kv=F16), target, context=8192, concurrency=1)
     assert fit.fits == "unknown"
     assert any(text.startswith(evidence) for text in fit.missing)
     assert largest_context(shape, Setup(kv=F16), target, concurrency=1) is None
@@ -248,17 +248,17 @@ def test_a_fact_taken_away_gives_unknown_and_names_it(gone: str, evidence: str) 
 
 def test_a_lower_bound_can_already_say_no() -> None:
     unknown_weights = plain(32, 8, heads=32, hidden=4096, inner=14_336, vocab=128_256)
-    fit = check_fit(unknown_weights, Setup(kv=F16), device(8), context=131_072, concurrency=1)
+    fit = check_memory(unknown_weights, Setup(kv=F16), device(8), context=131_072, concurrency=1)
     assert fit.fits == "no"  # 16 GiB of KV alone
 
 
 def test_between_the_bounds_the_answer_is_unknown_with_its_cause() -> None:
     model = plain(32, 8, heads=32, weights_bytes=20 * GIB, hidden=4096, inner=14_336, vocab=128_256)
-    parts = check_fit(model, Setup(kv=F16), make_target("4090"), context=8192, concurrency=1)
+    parts = check_memory(model, Setup(kv=F16), make_target("4090"), context=8192, concurrency=1)
     assert parts.total is not None
     middle = (parts.total.low + parts.total.high) / 2
     gpu = make_target("4090", memory_bytes=middle)
-    fit = check_fit(model, Setup(kv=F16), gpu, context=8192, concurrency=1)
+    fit = check_memory(model, Setup(kv=F16), gpu, context=8192, concurrency=1)
     assert fit.fits == "unknown" and "GPU context" in fit.missing[-1]
 
 
@@ -270,14 +270,16 @@ def test_given_rates_make_no_memory() -> None:
 def test_p11_vllm_17549_memory_outside_the_budget_is_named_and_counted() -> None:
     """Graphs and the driver's context take memory that no KV budget knows: a range, its cause."""
     model = plain(32, 8, heads=32, weights_bytes=16.06e9, hidden=4096, inner=14_336, vocab=128_256)
-    gpu = check_fit(model, Setup(kv=F16), make_target("4090"), context=8192, concurrency=1)
-    cpu = check_fit(model, Setup(kv=F16), make_target("epyc-9654"), context=8192, concurrency=1)
+    gpu = check_memory(model, Setup(kv=F16), make_target("4090"), context=8192, concurrency=1)
+    cpu = check_memory(model, Setup(kv=F16), make_target("epyc-9654"), context=8192, concurrency=1)
     assert gpu.compute is not None and cpu.compute is not None
     assert gpu.compute.high - gpu.compute.low > cpu.compute.high - cpu.compute.low
     assert any("context" in cause or "graph" in cause for cause in gpu.compute.causes)
     exact = (gpu.weights_bytes or 0) + (gpu.kv_bytes or 0) + gpu.compute.low
     card = device((exact + 0.5 * (gpu.compute.high - gpu.compute.low)) / GIB)
-    tight = check_fit(model, Setup(kv=F16), replace(card, kind="gpu"), context=8192, concurrency=1)
+    tight = check_memory(
+        model, Setup(kv=F16), replace(card, kind="gpu"), context=8192, concurrency=1
+    )
     assert tight.fits == "unknown", "what fits without that memory and not with it is no yes"
 
 
@@ -301,7 +303,9 @@ def test_p25_ollama_10359_the_estimate_is_no_more_than_its_parts() -> None:
         name="gemma3-27b", layers=(local,) * 52 + (full,) * 10, weights=weights,
         hidden_size=5376, intermediate_size=21_504, vocab_size=262_144,
     )  # fmt: skip
-    fit = check_fit(gemma, Setup(kv=kv_format("q8_0")), device(80), context=128_000, concurrency=1)
+    fit = check_memory(
+        gemma, Setup(kv=kv_format("q8_0")), device(80), context=128_000, concurrency=1
+    )
     assert fit.total is not None and fit.kv_bytes is not None and fit.compute is not None
     assert fit.total.high == 17e9 + fit.kv_bytes + fit.compute.high
     assert fit.total.high < 30e9 < 59e9
@@ -311,7 +315,7 @@ def test_p26_ollama_5821_what_is_free_is_used() -> None:
     """23.5 wanted of 22.7 GB: all layers went to the CPU's side though most of them fit."""
     model = plain(40, 8, heads=40, weights_bytes=22.2 * GIB, hidden=5120, inner=13_824,
                   vocab=32_000)  # fmt: skip
-    fit = check_fit(model, Setup(kv=F16), device(22.7), context=8192, concurrency=1)
+    fit = check_memory(model, Setup(kv=F16), device(22.7), context=8192, concurrency=1)
     assert fit.fits == "no" and fit.placement is not None
     assert 36 <= fit.placement.layers_per_device[0] < 40, "the layers that fit are named"
     less = largest_context(model, Setup(kv=F16), device(22.7), concurrency=1)
@@ -321,7 +325,7 @@ def test_p26_ollama_5821_what_is_free_is_used() -> None:
 def test_p27_ollama_10765_too_little_memory_is_a_no_with_its_numbers() -> None:
     """4.26 GiB wanted, 3.2 free: no layer was placed; the plan says what would fit."""
     model = plain(28, 8, heads=24, weights_bytes=1.9 * GIB, hidden=3072, inner=8192, vocab=128_256)
-    fit = check_fit(model, Setup(kv=F16), device(3.2), context=20_000, concurrency=1)
+    fit = check_memory(model, Setup(kv=F16), device(3.2), context=20_000, concurrency=1)
     assert fit.total is not None and fit.total.low / GIB > 3.2 and fit.fits == "no"
     assert f"{fit.total.low / GIB:.1f}" in ("4.2", "4.3")
     most = largest_context(model, Setup(kv=F16), device(3.2), concurrency=1)
@@ -355,7 +359,8 @@ def test_p35_llama_cpp_19980_a_projector_in_the_file_is_counted() -> None:
         replace(bare.weights, total_bytes=bare.weights.total_bytes + 800 * MIB), "with mmproj"
     )
     fits = [
-        check_fit(one, Setup(kv=F16), device(1), context=256, concurrency=1) for one in (bare, both)
+        check_memory(one, Setup(kv=F16), device(1), context=256, concurrency=1)
+        for one in (bare, both)
     ]
     assert fits[0].weights_bytes is not None and fits[1].weights_bytes is not None
     assert fits[1].weights_bytes - fits[0].weights_bytes == 800 * MIB

@@ -27,15 +27,16 @@ from twostroke.cli.target_options import (
 )
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
-from twostroke.planner.fit import OWN_MAX_NUM_SEQS, Setup
+from twostroke.planner.ask import Ask, make_ask
 from twostroke.planner.memory import Rules
+from twostroke.planner.memory_check import OWN_MAX_NUM_SEQS, Setup
 from twostroke.planner.models import (
     PlannedModel,
     ShapeFlags,
     find_model,
     shape_of_flags,
 )
-from twostroke.planner.plan import Ask, Plan, make_ask, make_plan
+from twostroke.planner.plan import Plan, make_plan
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import Target
 from twostroke.predict.kv import KV_FORMATS, KvFormat, kv_format
@@ -144,7 +145,7 @@ def command(
         print_json(plan.to_dict())
     else:
         _print(plan)
-    raise typer.Exit(_EXITS[plan.fit.fits])
+    raise typer.Exit(_EXITS[plan.memory.fits])
 
 
 def planned_model(name: str | None, flags: ShapeFlags) -> PlannedModel:
@@ -227,7 +228,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print(plan: Plan) -> None:
-    fit, ask, target = plan.fit, plan.ask, plan.target
+    fit, ask, target = plan.memory, plan.ask, plan.target
     memory = "unknown" if target.memory_bytes is None else size_text(int(target.memory_bytes))
     source = target.memory_source.value if target.memory_source else "no source"
     times = f"{target.num_devices} x " if target.num_devices > 1 else ""

@@ -26,10 +26,11 @@ from twostroke.cli.target_options import (
 )
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
-from twostroke.planner.fit import Setup
+from twostroke.planner.ask import make_ask
 from twostroke.planner.memory import Rules
+from twostroke.planner.memory_check import Setup
 from twostroke.planner.models import PlannedModel, ShapeFlags
-from twostroke.planner.plan import Plan, make_ask, make_plan
+from twostroke.planner.plan import Plan, make_plan
 from twostroke.planner.target import Target
 from twostroke.predict.formulas import split_by_rates
 from twostroke.predict.kv import KvFormat, kv_format
@@ -121,7 +122,7 @@ def document(plan: Plan) -> dict[str, Any]:
     """Return one JSON document: tokens, both phases, KV bytes, fits, and every source."""
     whole = plan.to_dict()
     predicted = whole["predicted"]
-    missing = [*plan.fit.missing, *(plan.prediction.missing if plan.prediction else ())]
+    missing = [*plan.memory.missing, *(plan.prediction.missing if plan.prediction else ())]
     return {
         "model": whole["model"],
         "prompt": {
@@ -143,16 +144,16 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def _print(plan: Plan) -> None:
-    p, kv = plan.prediction, plan.fit.kv_bytes
+    p, kv = plan.prediction, plan.memory.kv_bytes
     rows = [
         ("prompt", f"{plan.ask.prompt:,} tokens, {plan.ask.cached:,} of them cached"),
         ("prefill", _line(p.ttft if p else None, p.prefill_share if p else None)),
         ("decode", _line(p.decode if p else None, _rest(p.prefill_share if p else None))),
         ("total", _line(p.total if p else None, None)),
-        ("KV cache", ("unknown" if kv is None else size_text(round(kv))) + f", {plan.fit.fits}"),
+        ("KV cache", ("unknown" if kv is None else size_text(round(kv))) + f", {plan.memory.fits}"),
         ("speed from", _speed_text(plan.target)),
     ]
-    missing = [*plan.fit.missing, *(p.missing if p else ())]
+    missing = [*plan.memory.missing, *(p.missing if p else ())]
     rows += [("missing", text) for text in missing]
     if _is_unmeasured(plan.target):
         rows.append(("remedy", "--calibrate measures this machine with this model"))

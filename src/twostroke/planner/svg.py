@@ -27,7 +27,7 @@ def plan_svg(plan: Plan) -> str:
     """
     predictor = plan.predictor
     if predictor is None or predictor.missing:
-        missing = plan.fit.missing + (predictor.missing if predictor else ())
+        missing = plan.memory.missing + (predictor.missing if predictor else ())
         raise ConfigError("nothing to plot: speed is unknown", value=", ".join(missing))
     charts = (
         _roofline(plan, predictor),

@@ -1,9 +1,10 @@
-"""The device that a plan is for: this machine, a row of the table, or numbers given."""
+"""The device of a plan: this machine, a row of the device table, or given numbers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from twostroke.predict.speed import Speed, given_speed, speed_of_device
 
 _MOST_PROFILE_BYTES = 1 << 16
 MAX_DEVICES = 64
+_THIS_MACHINE = ("this", "here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,43 +69,36 @@ def make_target(
     Raises:
         ConfigError: an unknown device, or a number out of range.
     """
-    for name, value in (("--bandwidth", bandwidth), ("--flops", flops), ("--memory", memory_bytes)):
+    _check(num_devices, {"bandwidth": bandwidth, "flops": flops, "memory": memory_bytes})
+    if device is not None and device not in _THIS_MACHINE:
+        base = _of_table(device, bandwidth, flops)
+    elif here is not None and bandwidth is None and flops is None:
+        base = here
+    else:
+        base = _given(bandwidth, flops)
+    if memory_bytes is not None:
+        base = replace(base, memory_bytes=memory_bytes, memory_source=Source.GIVEN)
+    return replace(base, num_devices=num_devices)
+
+
+def _check(num_devices: int, numbers: dict[str, float | None]) -> None:
+    for name, value in numbers.items():
         if value is not None and not 0 < value < 1e18:
-            raise ConfigError(f"{name} cannot be this", value=value, limit="above 0")
+            raise ConfigError(f"--{name} cannot be this", value=value, limit="above 0")
     if not 1 <= num_devices <= MAX_DEVICES:
         raise ConfigError(
             "--num-devices is out of range", value=num_devices, limit=f"[1, {MAX_DEVICES}]"
         )
-    if (
-        device in (None, "this", "here")
-        and here is not None
-        and bandwidth is None
-        and flops is None
-    ):
-        base = here
-    elif device in (None, "this", "here"):
-        base = Target(
-            name="given",
-            kind="unknown",
-            memory_bytes=None,
-            memory_source=None,
-            num_devices=1,
-            speed=given_speed(bandwidth, flops),
-        )
-    else:
-        assert device is not None
-        base = _of_table(device, bandwidth, flops)
-    memory, source = base.memory_bytes, base.memory_source
-    if memory_bytes is not None:
-        memory, source = memory_bytes, Source.GIVEN
+
+
+def _given(bandwidth: float | None, flops: float | None) -> Target:
     return Target(
-        name=base.name,
-        kind=base.kind,
-        memory_bytes=memory,
-        memory_source=source,
-        num_devices=num_devices,
-        speed=base.speed,
-        is_here=base.is_here,
+        name="given",
+        kind="unknown",
+        memory_bytes=None,
+        memory_source=None,
+        num_devices=1,
+        speed=given_speed(bandwidth, flops),
     )
 
 

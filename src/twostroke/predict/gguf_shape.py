@@ -105,20 +105,14 @@ def _layers(
         return None
     if family in _NO_CACHE:
         return tuple(LayerShape() for _ in heads)
-    has_state = any(facts.value(key) is not None for key in _STATE_KEYS)
-    if has_state:
+    if any(facts.value(key) is not None for key in _STATE_KEYS):
         missing.append("recurrent state of this family")
         return None
-    plain = width // max(heads[0], 1)
-    key_dim = facts.number("attention.key_length") or plain
-    value_dim = facts.number("attention.value_length") or plain
     windows = _windows(facts, family, len(heads), missing)
     if windows is None:
         return None
     latent = _latent_dim(facts)
-    if latent:  # the long forms are what attention multiplies, the latent row is what it keeps
-        key_dim = facts.number("attention.key_length_mla") or key_dim
-        value_dim = facts.number("attention.value_length_mla") or value_dim
+    key_dim, value_dim = _head_dims(facts, width // max(heads[0], 1), is_latent=latent > 0)
     shared = facts.number("attention.shared_kv_layers") or 0
     return tuple(
         LayerShape(
@@ -132,6 +126,19 @@ def _layers(
         )
         for i in range(len(heads))
     )
+
+
+def _head_dims(facts: ArchitectureFacts, plain: int, *, is_latent: bool) -> tuple[int, int]:
+    """Return the sizes of K and V that one attention head multiplies; plain: without any key.
+
+    With MLA these are the long forms, while the cache keeps the latent row.
+    """
+    key_dim = facts.number("attention.key_length") or plain
+    value_dim = facts.number("attention.value_length") or plain
+    if is_latent:
+        key_dim = facts.number("attention.key_length_mla") or key_dim
+        value_dim = facts.number("attention.value_length_mla") or value_dim
+    return key_dim, value_dim
 
 
 def _latent_dim(facts: ArchitectureFacts) -> int:

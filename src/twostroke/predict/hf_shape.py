@@ -1,9 +1,7 @@
 """A model's shape from the keys of a Hugging Face config.json.
 
-Weight bytes are matrices times the config's number type: exact but for norms, biases and tensors
-that the config does not tell of. A key that is absent takes the documented default of its
-model_type, said in `assumed`, or is missing; nothing is guessed.
-Source: the configuration classes of transformers (LlamaConfig, Gemma3TextConfig, DeepseekV3Config).
+A key that is absent takes the documented default of its model_type, said in `assumed`, or is
+missing; nothing is guessed. Weight bytes are those of hf_weights.py.
 """
 
 from __future__ import annotations
@@ -12,16 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from twostroke.errors import CorruptCheckpoint
-from twostroke.predict.shape import LayerShape, ModelShape, WeightGroup, WeightSizes
+from twostroke.predict.hf_keys import ConfigKeys
+from twostroke.predict.hf_weights import weight_sizes
+from twostroke.predict.shape import LayerShape, ModelShape
 
-_LARGEST = 1 << 31
 _MAX_LAYERS = 4096
-_TYPE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "float8_e4m3fn": 1.0}
-# Bits a weight: AWQ, GPTQ and NF4 by their usual groups (scale and zero point counted).
-_QUANT_BITS = {"awq": 4.156, "gptq": 4.156, "fp8": 8.0, "mxfp4": 4.25, "bitsandbytes": 4.5}
-_TWO_MATRIX_MLP = ("gpt2", "gpt_neox", "opt", "falcon", "bloom", "phi", "starcoder2", "mpt", "gptj")
 _MHA_BY_DEFAULT = ("llama", "gpt2", "gpt_neox", "opt", "phi", "phi3", "gptj", "olmo")
-_TIED_BY_DEFAULT = ("gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "gpt2")
 _RECURRENT = ("mamba", "mamba2", "rwkv", "jamba", "zamba2", "bamba", "falcon_h1", "nemotron_h")
 _ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "modernbert")
 _STATE_KEYS = (
@@ -31,78 +25,6 @@ _STATE_KEYS = (
     "linear_value_head_dim",
     "linear_conv_kernel_dim",
 )
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma": {"head_dim": 256},
-    "gemma2": {"head_dim": 256, "sliding_window": 4096, "sliding_window_pattern": 2},
-    "gemma3_text": {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262208,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "max_position_embeddings": 131072,
-    },
-    "gpt_oss": {"sliding_window": 128, "sliding_window_pattern": 2},
-    "cohere2": {"sliding_window_pattern": 4},
-}
-_ALIASES = {
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads"),
-    "hidden_size": ("n_embd", "d_model"),
-    "intermediate_size": ("n_inner", "ffn_dim"),
-    "max_position_embeddings": ("n_positions", "max_seq_len"),
-    "num_experts": ("num_local_experts", "n_routed_experts"),
-    "num_experts_per_tok": ("num_experts_per_token",),
-    "torch_dtype": ("dtype",),
-}
-
-
-class _Keys:
-    """The config's keys with their aliases and documented defaults; notes what is missing."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        inner = config.get("text_config")
-        self.has_other_parts = isinstance(inner, Mapping) or "vision_config" in config
-        self.values = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
-        kind = self.values.get("model_type")
-        self.kind = kind if isinstance(kind, str) else ""
-        if self.kind == "gemma3":
-            self.kind = "gemma3_text"
-        self.missing: list[str] = []
-        self.assumed: list[str] = []
-
-    def raw(self, key: str) -> Any:
-        for name in (key, *_ALIASES.get(key, ())):
-            if self.values.get(name) is not None:
-                return self.values[name]
-        default = _DEFAULTS.get(self.kind, {}).get(key)
-        if default is not None:
-            self.note(f"{key} = {default}, the default of {self.kind}")
-        return default
-
-    def note(self, text: str) -> None:
-        if text not in self.assumed:
-            self.assumed.append(text)
-
-    def number(self, key: str) -> int | None:
-        value = self.raw(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
-            raise CorruptCheckpoint(
-                f"config key {key} is no usable number",
-                value=ascii(value)[:60],
-                limit=f"an integer in [0, {_LARGEST})",
-            )
-        return value
-
-    def needed(self, key: str) -> int | None:
-        value = self.number(key)
-        if not value:
-            self.missing.append(key)
-            return None
-        return value
 
 
 def shape_of_hf_config(
@@ -113,11 +35,11 @@ def shape_of_hf_config(
     Raises:
         CorruptCheckpoint: a key with a value that cannot be.
     """
-    keys = _Keys(config)
+    keys = ConfigKeys(config)
     layers = _layers(keys)
     if keys.has_other_parts:
         keys.note("only the text model is counted; images need more memory")
-    sizes = _weights(keys, layers, weights_bytes) if layers is not None else None
+    sizes = weight_sizes(keys, layers, weights_bytes) if layers is not None else None
     return ModelShape(
         name=name,
         layers=layers,
@@ -135,7 +57,7 @@ def shape_of_hf_config(
     )
 
 
-def _layers(keys: _Keys) -> tuple[LayerShape, ...] | None:
+def _layers(keys: ConfigKeys) -> tuple[LayerShape, ...] | None:
     count, heads = keys.needed("num_hidden_layers"), keys.needed("num_attention_heads")
     if count is not None and count > _MAX_LAYERS:
         raise CorruptCheckpoint("num_hidden_layers is absurd", value=count, limit=_MAX_LAYERS)
@@ -171,7 +93,7 @@ def _layers(keys: _Keys) -> tuple[LayerShape, ...] | None:
     )
 
 
-def _head_dims(keys: _Keys, heads: int | None) -> tuple[int, int] | None:
+def _head_dims(keys: ConfigKeys, heads: int | None) -> tuple[int, int] | None:
     said, hidden = keys.number("head_dim"), keys.number("hidden_size")
     if not said and hidden and heads and hidden % heads == 0:
         said = hidden // heads
@@ -182,7 +104,7 @@ def _head_dims(keys: _Keys, heads: int | None) -> tuple[int, int] | None:
     return said, keys.number("v_head_dim") or said
 
 
-def _latent_dims(keys: _Keys) -> tuple[int, int] | None:
+def _latent_dims(keys: ConfigKeys) -> tuple[int, int] | None:
     rope = keys.needed("qk_rope_head_dim")
     nope, value = keys.needed("qk_nope_head_dim"), keys.needed("v_head_dim")
     if rope is None:
@@ -192,7 +114,7 @@ def _latent_dims(keys: _Keys) -> tuple[int, int] | None:
     return nope + rope, value
 
 
-def _kv_heads(keys: _Keys, heads: int | None) -> int | None:
+def _kv_heads(keys: ConfigKeys, heads: int | None) -> int | None:
     if keys.raw("multi_query") is True:
         return 1
     said = keys.number("num_key_value_heads")
@@ -205,7 +127,7 @@ def _kv_heads(keys: _Keys, heads: int | None) -> int | None:
     return None
 
 
-def _windows(keys: _Keys, count: int | None) -> list[int] | None:
+def _windows(keys: ConfigKeys, count: int | None) -> list[int] | None:
     if count is None:
         return None
     window = keys.number("sliding_window") or 0
@@ -223,13 +145,13 @@ def _windows(keys: _Keys, count: int | None) -> list[int] | None:
     return [window] * count
 
 
-def _window_of(kind: str, window: int, keys: _Keys) -> int:
+def _window_of(kind: str, window: int, keys: ConfigKeys) -> int:
     if kind == "chunked_attention":
         return keys.number("attention_chunk_size") or window
     return window if kind == "sliding_attention" else 0
 
 
-def _states(keys: _Keys, count: int) -> list[int] | None:
+def _states(keys: ConfigKeys, count: int) -> list[int] | None:
     """Return each layer's recurrent state in bytes (float32), 0 for attention layers.
 
     Source: Qwen3-Next (gated DeltaNet): conv (K - 1) * channels + value heads * Dk * Dv.
@@ -249,109 +171,3 @@ def _states(keys: _Keys, count: int) -> list[int] | None:
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     state = 4 * ((kernel - 1) * channels + value_heads * key_dim * value_dim)
     return [state if kind == "linear_attention" else 0 for kind in types]
-
-
-# Weights
-
-
-def _weights(
-    keys: _Keys, layers: tuple[LayerShape, ...] | None, given_bytes: float | None
-) -> WeightSizes | None:
-    hidden, vocab = keys.needed("hidden_size"), keys.needed("vocab_size")
-    body, experts = _layer_values(keys, layers or (), hidden)
-    plain_bytes, quant_bytes = _value_bytes(keys)
-    if hidden is None or vocab is None or body is None or experts is None or quant_bytes is None:
-        return None
-    assert plain_bytes is not None
-    table = float(hidden * vocab)
-    total = (body + experts) * quant_bytes + table * plain_bytes * (1 if _is_tied(keys) else 2)
-    scale = given_bytes / total if given_bytes is not None else 1.0
-    unit = "bf16" if plain_bytes == 2 else "fp32"
-    return WeightSizes(
-        total_bytes=total * scale,
-        body=WeightGroup(body * quant_bytes * scale, {unit: body}),
-        lm_head=WeightGroup(table * plain_bytes * scale, {unit: table}),
-        experts=WeightGroup(experts * quant_bytes * scale, {unit: experts} if experts else {}),
-    )
-
-
-def _is_tied(keys: _Keys) -> bool:
-    said = keys.values.get("tie_word_embeddings")
-    if isinstance(said, bool):
-        return said
-    is_tied = keys.kind in _TIED_BY_DEFAULT
-    what = f"the default of {keys.kind}" if is_tied else "absent; untied is the larger"
-    keys.note(f"tie_word_embeddings = {str(is_tied).lower()}, {what}")
-    return is_tied
-
-
-def _value_bytes(keys: _Keys) -> tuple[float | None, float | None]:
-    """Return bytes a value of embedding and head, and of the matrices between."""
-    name = str(keys.raw("torch_dtype") or "").removeprefix("torch.")
-    plain = _TYPE_BYTES.get(name)
-    quant = keys.raw("quantization_config")
-    if isinstance(quant, Mapping):
-        method = str(quant.get("quant_method", ""))
-        bits = _QUANT_BITS.get(method)
-        if bits is None:
-            keys.missing.append(f"weights: bits of quantisation {ascii(method)[:40]}")
-            return None, None
-        keys.note(f"{bits} bits a weight for {method}; embedding and head at 16 bits")
-        return plain or 2.0, bits / 8
-    if plain is None:
-        keys.missing.append("weights: torch_dtype")
-    return plain, plain
-
-
-def _layer_values(
-    keys: _Keys, layers: tuple[LayerShape, ...], hidden: int | None
-) -> tuple[float | None, float | None]:
-    """Return values of the dense matrices and of the experts, over all layers."""
-    inner, num_experts = keys.number("intermediate_size"), keys.number("num_experts") or 0
-    expert = keys.number("moe_intermediate_size") or (inner if num_experts else None)
-    if hidden is None or (inner is None and not num_experts):
-        keys.missing.append("intermediate_size")
-        return None, None
-    if num_experts and not keys.needed("num_experts_per_tok"):
-        return None, None
-    per_mlp = (2 if keys.kind in _TWO_MATRIX_MLP else 3) * hidden
-    first_dense = keys.number("first_k_dense_replace") or 0
-    step = keys.number("decoder_sparse_step") or 1
-    dense_only = keys.raw("mlp_only_layers") or []
-    body = experts = 0.0
-    for i, layer in enumerate(layers):
-        attention = _attention_values(keys, layer, hidden)
-        if attention is None:
-            return None, None
-        body += attention
-        is_sparse = num_experts and i >= first_dense and (i + 1) % step == 0
-        if not is_sparse or i in dense_only:
-            body += per_mlp * (inner or 0)
-            continue
-        assert expert is not None
-        experts += num_experts * per_mlp * expert
-        shared = keys.number("shared_expert_intermediate_size") or expert * (
-            keys.number("n_shared_experts") or 0
-        )
-        body += hidden * num_experts + per_mlp * shared
-    return body, experts
-
-
-def _attention_values(keys: _Keys, layer: LayerShape, hidden: int) -> float | None:
-    if layer.state_bytes:
-        key = (keys.number("linear_num_key_heads") or 0) * (keys.number("linear_key_head_dim") or 0)
-        value_heads = keys.number("linear_num_value_heads") or 0
-        value = value_heads * (keys.number("linear_value_head_dim") or 0)
-        return float(hidden * (2 * key + 2 * value + 2 * value_heads) + value * hidden)
-    if not layer.latent_dim:
-        query, out = layer.heads * layer.key_dim, layer.heads * layer.value_dim
-        kept = 0 if layer.shares_kv else layer.kv_heads * (layer.key_dim + layer.value_dim)
-        return float(hidden * (query + kept + out))
-    rank, rope = keys.number("kv_lora_rank") or 0, keys.number("qk_rope_head_dim") or 0
-    query_rank = keys.number("q_lora_rank") or 0
-    if not layer.key_dim:
-        return None
-    query = layer.heads * layer.key_dim
-    queries = query_rank * (hidden + query) if query_rank else hidden * query
-    up = rank * layer.heads * (layer.key_dim - rope + layer.value_dim)
-    return float(queries + hidden * (rank + rope) + up + layer.heads * layer.value_dim * hidden)

@@ -1,13 +1,13 @@
-"""Does it fit: weights, KV, state and buffers against what each device offers, by whole layers.
+"""Does a model fit: weights, KV, state and buffers against each device's memory, by whole layers.
 
 Three answers: yes, no, and unknown with the evidence that is missing. Yes means that the upper
-bound fits, no that not even the lower one does.
+bound fits, no that not even the lower bound does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import replace
 from typing import Any
 
 from twostroke.config import EngineConfig
@@ -22,6 +22,7 @@ from twostroke.planner.memory import (
     own_compute_bytes,
     place_layers,
 )
+from twostroke.planner.search import largest_that
 from twostroke.planner.target import Target
 from twostroke.predict.kv import KvFormat, layer_token_bytes
 from twostroke.predict.shape import ModelShape
@@ -33,7 +34,7 @@ LARGEST_CONCURRENCY = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How an engine is set up. arena_bytes: of ours, from a dry run."""
+    """Settings of an engine that decide memory. arena_bytes: our buffers, from a dry run."""
 
     kv: KvFormat
     rules: Rules = Rules.ANY
@@ -43,20 +44,20 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryCheck:
     """Memory of a model at a context and concurrency. None: unknown. Units: bytes.
 
-    compute is per device. fits: yes, no or unknown; missing: what would decide it.
+    compute is per device. fits: yes, no or unknown; missing: facts that would decide it.
     """
 
     weights_bytes: float | None
     kv_bytes: float | None
     state_bytes: float | None
     compute: Bytes | None
-    fits: str
+    num_devices: int
+    fits: str = "unknown"
     missing: tuple[str, ...] = ()
     placement: Placement | None = None
-    per_device_bytes: tuple[float, ...] = field(default=())
 
     @property
     def total(self) -> Bytes | None:
@@ -65,7 +66,7 @@ class Fit:
         if self.compute is None or any(part is None for part in parts):
             return None
         known = sum(part for part in parts if part is not None)
-        n = max(len(self.per_device_bytes), 1)
+        n = self.num_devices
         return Bytes(known + n * self.compute.low, known + n * self.compute.high)
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,9 +91,9 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def check_fit(
+def check_memory(
     shape: ModelShape, setup: Setup, target: Target, *, context: int, concurrency: int
-) -> Fit:
+) -> MemoryCheck:
     """Return what the model takes and whether it fits the target.
 
     Raises:
@@ -118,9 +119,25 @@ def check_fit(
     ):
         if value is None and not any(m.startswith(name) for m in missing):
             missing.append(name)
-    devices = (0.0,) * target.num_devices
-    fit = Fit(weights, kv, state, compute, "unknown", tuple(missing), None, devices)
-    return _decided(fit, shape, setup, target, context, concurrency)
+    check = MemoryCheck(weights, kv, state, compute, target.num_devices, missing=tuple(missing))
+    if target.memory_bytes is None:
+        return check
+    if check.total is None:  # a part is unknown, yet the known ones may already be too much
+        least = sum(part for part in (weights, kv, state) if part is not None)
+        is_too_much = least > target.memory_bytes * target.num_devices
+        return replace(check, fits="no") if is_too_much else check
+    assert compute is not None, "the total is known"
+    sizes = _layer_bytes(shape, setup, context, concurrency)
+    worst, best = (
+        _placed(sizes, target.memory_bytes - buffers, target.num_devices)
+        for buffers in (compute.high, compute.low)
+    )
+    if worst.is_placed:
+        return replace(check, fits="yes", placement=worst)
+    if not best.is_placed:
+        return replace(check, fits="no", placement=best)
+    cause = f"compute buffers decide: {', '.join(compute.causes)}"
+    return replace(check, missing=(*check.missing, cause), placement=best)
 
 
 def _compute(
@@ -138,55 +155,16 @@ def _compute(
     )
 
 
-def _decided(
-    fit: Fit, shape: ModelShape, setup: Setup, target: Target, context: int, concurrency: int
-) -> Fit:
-    """Return the fit with its answer. Even without all parts, a lower bound can already say no."""
-    memory, n = target.memory_bytes, target.num_devices
-    if memory is None:
-        return fit
-    parts = (fit.weights_bytes, fit.kv_bytes, fit.state_bytes)
-    if fit.compute is None or any(part is None for part in parts):
-        least = sum(part for part in parts if part is not None)
-        if least > memory * n:
-            return _answer(fit, "no", None)
-        return fit
-    sizes, head = _layer_sizes(shape, setup, context, concurrency)
-    answers = []
-    for compute in (fit.compute.high, fit.compute.low):
-        room = (memory - compute,) * n
-        placement = place_layers(sizes, room, last_extra=head)
-        if n == 1:  # the head too must fit; where all does not, the layers that do are named
-            is_placed = sum(sizes) + head <= room[0]
-            held = (len(sizes),) if is_placed else placement.layers_per_device
-            placement = Placement(held, is_placed)
-        answers.append(placement)
-    if answers[0].is_placed:
-        return _answer(fit, "yes", answers[0])
-    if not answers[1].is_placed:
-        return _answer(fit, "no", answers[1])
-    causes = ", ".join(fit.compute.causes)
-    return _answer(fit, "unknown", answers[1], f"compute buffers decide: {causes}")
+@dataclass(frozen=True, slots=True)
+class _LayerBytes:
+    """Bytes of each layer in order; the output matrix lies where the last layer is."""
+
+    layers: tuple[float, ...]
+    lm_head: float
 
 
-def _answer(fit: Fit, answer: str, placement: Placement | None, cause: str | None = None) -> Fit:
-    missing = fit.missing if cause is None else (*fit.missing, cause)
-    return Fit(
-        fit.weights_bytes,
-        fit.kv_bytes,
-        fit.state_bytes,
-        fit.compute,
-        answer,
-        missing,
-        placement,
-        fit.per_device_bytes,
-    )
-
-
-def _layer_sizes(
-    shape: ModelShape, setup: Setup, context: int, concurrency: int
-) -> tuple[tuple[float, ...], float]:
-    """Return each layer's bytes, weights spread evenly, and the head's; layer 0 has the rest."""
+def _layer_bytes(shape: ModelShape, setup: Setup, context: int, concurrency: int) -> _LayerBytes:
+    """Return each layer's bytes, weights spread evenly; layer 0 has all small tensors too."""
     layers, w = shape.layers, shape.weights
     assert layers is not None and w is not None
     in_layers = w.body.num_bytes + w.experts.num_bytes
@@ -199,7 +177,18 @@ def _layer_sizes(
             size += concurrency * held * layer_token_bytes(layer, setup.kv)
         sizes.append(size)
     sizes[0] += rest
-    return tuple(sizes), w.lm_head.num_bytes
+    return _LayerBytes(tuple(sizes), w.lm_head.num_bytes)
+
+
+def _placed(sizes: _LayerBytes, room: float, num_devices: int) -> Placement:
+    """Return where the layers lie when each device has that room."""
+    placement = place_layers(sizes.layers, (room,) * num_devices, last_extra=sizes.lm_head)
+    if num_devices > 1:
+        return placement
+    # On one device the output matrix must fit too; else the layers that do are told.
+    if sum(sizes.layers) + sizes.lm_head <= room:
+        return Placement((len(sizes.layers),), True)
+    return Placement(placement.layers_per_device, False)
 
 
 def largest_context(
@@ -208,8 +197,8 @@ def largest_context(
     """Return the longest context that surely fits, at most the model's own; None: unknown."""
 
     def fits(context: int) -> bool | None:
-        fit = check_fit(shape, setup, target, context=context, concurrency=concurrency)
-        return _surely(fit)
+        check = check_memory(shape, setup, target, context=context, concurrency=concurrency)
+        return _surely(check)
 
     return _largest(fits, shape.context_length or LARGEST_CONTEXT)
 
@@ -220,29 +209,19 @@ def largest_concurrency(
     """Return the most sequences of that context that surely fit; None: unknown."""
 
     def fits(concurrency: int) -> bool | None:
-        return _surely(check_fit(shape, setup, target, context=context, concurrency=concurrency))
+        return _surely(check_memory(shape, setup, target, context=context, concurrency=concurrency))
 
     return _largest(fits, LARGEST_CONCURRENCY)
 
 
-def _surely(fit: Fit) -> bool | None:
+def _surely(check: MemoryCheck) -> bool | None:
     """Whether it fits for sure; None where a part is unknown."""
-    if fit.fits == "unknown":
-        return False if fit.placement else None
-    return fit.fits == "yes"
+    if check.fits == "unknown":
+        return False if check.placement else None
+    return check.fits == "yes"
 
 
 def _largest(fits: Callable[[int], bool | None], most: int) -> int | None:
-    first = fits(1)
-    if first is None:
+    if fits(1) is None:
         return None
-    if not first:
-        return 0
-    low, high = 1, most + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return largest_that(lambda n: bool(fits(n)), most)
