@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.serving import Served
+from tests.server.tooling import TEMPLATE
 from tests.tiny_models import write_tiny
 
 
@@ -30,3 +31,11 @@ def served(shared: Served) -> Iterator[Served]:
     yield shared
     shared.throttle.step_s = 0.0
     shared.check_idle()
+
+
+@pytest.fixture(scope="module")
+def tooled(tiny_path: Path) -> Iterator[Served]:
+    """A server whose template knows tools."""
+    with Served(tiny_path, template=TEMPLATE) as server:
+        yield server
+        server.check_idle()

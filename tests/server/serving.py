@@ -28,7 +28,7 @@ from twostroke.server.app import create_app
 from twostroke.server.http.middleware import RequestLog
 from twostroke.server.run import KEEP_ALIVE_S
 from twostroke.server.service import Loaded, Service, State
-from twostroke.server.settings import Limits, ServerSettings
+from twostroke.server.settings import ServerLimits, ServerSettings
 from twostroke.step import Sampled
 from twostroke.text.chat import ChatTemplate
 
@@ -102,7 +102,7 @@ class Served:
         self._is_loaded = is_loaded
         settings = ServerSettings(
             names=("tiny", "alias"),
-            limits=Limits(**(limits or {})),
+            limits=ServerLimits(**(limits or {})),
             log_format=log_format,
             cors_origins=cors_origins,
         )

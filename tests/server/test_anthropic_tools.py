@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import pytest
 
 from tests.server.serving import Served
-from tests.server.tooling import CITY, NOTHING, TEMPLATE
+from tests.server.tooling import CITY, NOTHING
 
 USER: list[Any] = [{"role": "user", "content": "How is the weather?"}]
 TOOLS: list[Any] = [
@@ -21,13 +20,6 @@ SAID = (
     'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 )
-
-
-@pytest.fixture(scope="module")
-def tooled(tiny_path: Path) -> Iterator[Served]:
-    with Served(tiny_path, template=TEMPLATE) as server:
-        yield server
-        server.check_idle()
 
 
 @pytest.fixture

@@ -103,6 +103,17 @@ def test_a_format_excludes_ignore_eos(served: Served) -> None:
     assert served.chat(response_format=FORMAT, ignore_eos=True).status_code == 400
 
 
+def test_a_format_is_refused_where_the_template_opens_the_reasoning_part(tiny_path: Path) -> None:
+    """A model that must reason first cannot write JSON from the first token on."""
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}"
+    with Served(tiny_path, template=template) as served:
+        reply = served.chat(response_format=FORMAT)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == "unsupported_parameter"
+        assert served.chat().status_code == 200
+        served.check_idle()
+
+
 def test_the_reference_backend_masks_the_same(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     write_tiny(path, "llama", context_length=256)

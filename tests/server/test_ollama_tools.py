@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import ollama
 import pytest
 
 from tests.server.serving import Served
-from tests.server.tooling import TEMPLATE, TOOLS
+from tests.server.tooling import TOOLS
 
 USER = [{"role": "user", "content": "How is the weather?"}]
 SAID = 'Look: <tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -23,13 +22,6 @@ def weather(city: str) -> str:
         city: where
     """
     return f"snow in {city}"
-
-
-@pytest.fixture(scope="module")
-def tooled(tiny_path: Path) -> Iterator[Served]:
-    with Served(tiny_path, template=TEMPLATE) as server:
-        yield server
-        server.check_idle()
 
 
 @pytest.fixture

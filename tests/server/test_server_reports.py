@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,30 +13,9 @@ import httpx
 import pytest
 
 from tests.server.serving import Served, events, until
-from tests.tiny_models import write_tiny
 
 USER = [{"role": "user", "content": "Tell me a story."}]
 LONG = {"messages": USER, "max_tokens": 900, "ignore_eos": True, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cases") / "tiny.gguf"
-    write_tiny(path, "llama", context_length=1024)
-    return path
-
-
-@pytest.fixture(scope="module")
-def shared(tiny_path: Path) -> Iterator[Served]:
-    with Served(tiny_path) as server:
-        yield server
-
-
-@pytest.fixture
-def served(shared: Served) -> Iterator[Served]:
-    yield shared
-    shared.throttle.step_s = 0.0
-    shared.check_idle()
 
 
 def error_of(reply: httpx.Response) -> dict:

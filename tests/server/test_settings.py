@@ -1,4 +1,4 @@
-"""Limits from the command line, and settings that cannot be."""
+"""ServerLimits from the command line, and settings that cannot be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from twostroke.cli.serve import parse_limits
 from twostroke.errors import ConfigError
 from twostroke.server.http.keys import read_keys
-from twostroke.server.settings import Limits, ServerSettings
+from twostroke.server.settings import ServerLimits, ServerSettings
 
 
 def test_it_listens_to_this_machine_only_and_to_no_foreign_page_by_default() -> None:
@@ -22,7 +22,7 @@ def test_limits_are_read_by_name() -> None:
     limits = parse_limits(["max_choices=3", "drain_s=0.5", "max_output_tokens=9"])
     assert (limits.max_choices, limits.drain_s, limits.max_output_tokens) == (3, 0.5, 9)
     assert parse_limits(["max_output_tokens=none"]).max_output_tokens is None
-    assert parse_limits([]) == Limits()
+    assert parse_limits([]) == ServerLimits()
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,6 @@ from tests.server.tooling import TEMPLATE, TOOLS
 USER = [{"role": "user", "content": "How is the weather?"}]
 
 
-@pytest.fixture(scope="module")
-def tooled(tiny_path: Path) -> Iterator[Served]:
-    with Served(tiny_path, template=TEMPLATE) as server:
-        yield server
-        server.check_idle()
-
-
 @pytest.fixture
 def client(tooled: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=tooled.url + "/v1", api_key="x", max_retries=0) as client:

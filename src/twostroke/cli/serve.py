@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from twostroke.config import EngineConfig
     from twostroke.events import Observer
     from twostroke.server.service import Loaded, Loader
-    from twostroke.server.settings import Limits
+    from twostroke.server.settings import ServerLimits
 
 
-def parse_limits(entries: list[str]) -> Limits:
+def parse_limits(entries: list[str]) -> ServerLimits:
     """Return the limits with these entries of the form name=value; `none` lifts one.
 
     Raises:
         ConfigError: no such limit, or no such value.
     """
-    from twostroke.server.settings import Limits
+    from twostroke.server.settings import ServerLimits
 
-    known = {f.name: f for f in fields(Limits)}
+    known = {f.name: f for f in fields(ServerLimits)}
     values: dict[str, float | None] = {}
     for entry in entries:
         name, _, text = entry.partition("=")
@@ -40,7 +40,7 @@ def parse_limits(entries: list[str]) -> Limits:
                 values[name] = float(text) if isinstance(default, float) else int(text)
         except ValueError:
             raise ConfigError(f"limit {name} is no number", value=text[:64]) from None
-    return Limits(**values)  # type: ignore[arg-type]
+    return ServerLimits(**values)  # type: ignore[arg-type]
 
 
 def loader(model: str, config: EngineConfig) -> Loader:

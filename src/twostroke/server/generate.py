@@ -34,7 +34,6 @@ from twostroke.server.service import Service
 from twostroke.server.tools import Tools, form_of
 
 PROGRESS_TICK_S = 0.25
-_NO_TOOLS = Tools()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +46,8 @@ class GenerationRequest:
 
     prompts: Sequence[Prompt]
     params: SamplingParams
-    is_stream: bool
     history: str = "refuse"
-    tools: Tools = _NO_TOOLS
+    tools: Tools = field(default_factory=Tools)
     answer_schema: Mapping[str, Any] | None = None
     count: int = 1
     cache_salt: str = ""
@@ -57,7 +55,7 @@ class GenerationRequest:
 
 
 @dataclass(slots=True)
-class Reply:
+class ReplyState:
     """The facts of one reply, gathered while it is generated.
 
     bound: the limit that set max_tokens. trimmed: the report of messages left out of the prompt.
@@ -112,11 +110,15 @@ class Reply:
 class Codec:
     """How one API writes one reply. Subclasses write `delta`, `whole` and `error`.
 
-    The frames of a stream are bytes ready to send; empty where nothing is to be said.
+    The frames of a stream are bytes ready to send, empty where there is nothing to send.
+    keep_alive: the frame of a moment of silence.
     """
 
     media_type = "text/event-stream"
     keep_alive = SSE_COMMENT
+
+    def __init__(self, reply: ReplyState) -> None:
+        self.reply = reply
 
     def start(self) -> bytes:
         """Return the frames before the first delta."""
@@ -143,7 +145,7 @@ class Codec:
         raise NotImplementedError
 
 
-def accept(request: Request, *, model: str | None, user: str | None, is_stream: bool) -> Reply:
+def accept(request: Request, *, model: str | None, user: str | None, is_stream: bool) -> ReplyState:
     """Begin the reply to a request whose body has been read.
 
     Raises:
@@ -154,24 +156,21 @@ def accept(request: Request, *, model: str | None, user: str | None, is_stream: 
     service.check_ready()
     facts.model, facts.user, facts.stream = service.check_model(model), user, is_stream
     facts.caller = request.state.caller.name
-    return Reply(service, facts, request.state.caller, time.monotonic(), int(time.time()))
+    return ReplyState(service, facts, request.state.caller, time.monotonic(), int(time.time()))
 
 
-async def generate(
-    request: Request, reply: Reply, asked: GenerationRequest, codec: Codec
-) -> Response:
-    """Return the reply; nothing runs any more when it has ended or the client has gone."""
-    if not asked.is_stream:
-        return await unless_gone(request, _collected(reply, asked, codec))
+async def generate(request: Request, asked: GenerationRequest, codec: Codec) -> Response:
+    """Return the reply; no answer runs any more when it has ended or the client has gone."""
+    reply = codec.reply
+    if not reply.facts.stream:
+        return await unless_gone(request, _collected(asked, codec))
     answers = await unless_gone(request, _started(reply, asked))
     limits = reply.service.limits
 
     def sign_of_life() -> bytes:
-        if not asked.tells_progress or reply.num_output:
-            return codec.keep_alive
         status, request_id = reply.service.engine.status, answers.first_request.id
         progress = status.progress.get(request_id)
-        if progress is None:
+        if progress is None or reply.num_output or not asked.tells_progress:
             return codec.keep_alive
         return codec.progress(progress, status.eta_s(request_id))
 
@@ -179,7 +178,7 @@ async def generate(
         await asyncio.shield(answers.close())  # even a cancelled reply must tell the engine
 
     return EventStream(
-        _frames(reply, answers, codec),
+        _frames(answers, codec),
         media_type=codec.media_type,
         sign_of_life=sign_of_life,
         tick_s=PROGRESS_TICK_S if asked.tells_progress else limits.keep_alive_s,
@@ -188,7 +187,7 @@ async def generate(
     )
 
 
-async def _started(reply: Reply, asked: GenerationRequest) -> Answers:
+async def _started(reply: ReplyState, asked: GenerationRequest) -> Answers:
     service = reply.service
     bounded = service.admission.bounded(asked.params)
     reply.bound = bounded.bound
@@ -204,21 +203,19 @@ async def _started(reply: Reply, asked: GenerationRequest) -> Answers:
         from twostroke.server.history import fitted_prompt
 
         prompts = [await fitted_prompt(reply, asked, bounded.params)]
+    if form is not None:
+        form.check_prompts(prompts)
     reply.num_prompt = sum(prompt.num_tokens for prompt in prompts)
+    salt, count = reply.salt(asked.cache_salt), asked.count
     answers = await start_answers(
-        service,
-        reply.facts.id,
-        prompts,
-        bounded.params,
-        salt=reply.salt(asked.cache_salt),
-        count=asked.count,
-        form=form,
+        service, reply.facts.id, prompts, bounded.params, salt=salt, count=count, form=form
     )
     reply.seed = answers.first_request.seed
     return answers
 
 
-async def _collected(reply: Reply, asked: GenerationRequest, codec: Codec) -> Response:
+async def _collected(asked: GenerationRequest, codec: Codec) -> Response:
+    reply = codec.reply
     answers = await _started(reply, asked)
     deltas: list[list[Delta]] = [[] for _ in range(answers.num_choices)]
     try:
@@ -231,7 +228,8 @@ async def _collected(reply: Reply, asked: GenerationRequest, codec: Codec) -> Re
     return JSONResponse(body, headers=server_timing(reply.record))
 
 
-async def _frames(reply: Reply, answers: Answers, codec: Codec) -> AsyncGenerator[bytes, None]:
+async def _frames(answers: Answers, codec: Codec) -> AsyncGenerator[bytes, None]:
+    reply = codec.reply
     try:
         if frames := codec.start():
             yield frames
@@ -241,10 +239,11 @@ async def _frames(reply: Reply, answers: Answers, codec: Codec) -> AsyncGenerato
                 yield frames
         if frames := codec.end():
             yield frames
-    except TwoStrokeError as error:
+    except Exception as fault:
+        if isinstance(fault, TwoStrokeError):
+            error = fault
+        else:
+            error = internal_error()
+            traceback.print_exc(file=sys.stderr)
         reply.facts.error = error.code
         yield codec.error(error)
-    except Exception:
-        reply.facts.error = "internal_error"
-        traceback.print_exc(file=sys.stderr)
-        yield codec.error(internal_error())

@@ -18,7 +18,7 @@ from twostroke.server.answers import start_answers
 from twostroke.server.prompts import ChatPrompt
 
 if TYPE_CHECKING:
-    from twostroke.server.generate import GenerationRequest, Reply
+    from twostroke.server.generate import GenerationRequest, ReplyState
 
 Message = dict[str, Any]
 Encode = Callable[[Sequence[Message]], Awaitable[EncodedPrompt]]
@@ -87,9 +87,7 @@ async def fit(
     dropped = tuple(index for turn in turns[:count] for index in turn)
     summary_tokens = None
     if policy == "summarize":
-        summary = await summarise([messages[i] for i in dropped])
-        pair = [{"role": "user", "content": _ASK}, {"role": "assistant", "content": summary}]
-        shorter = await encode(_without(messages, set(dropped), pair))
+        shorter = await _with_summary(messages, dropped, encode, summarise)
         if shorter.num_tokens <= room:
             summary_tokens, prompt = shorter.num_tokens - prompt.num_tokens, shorter
     before = whole.num_tokens if whole is not None else None
@@ -106,6 +104,15 @@ async def fit(
     return prompt, trimmed
 
 
+async def _with_summary(
+    messages: Sequence[Message], dropped: Sequence[int], encode: Encode, summarise: Summarise
+) -> EncodedPrompt:
+    """Return the prompt in which a question and its answer stand for the dropped messages."""
+    summary = await summarise([messages[i] for i in dropped])
+    pair = [{"role": "user", "content": _ASK}, {"role": "assistant", "content": summary}]
+    return await encode(_without(messages, set(dropped), pair))
+
+
 async def _encoded_or_none(messages: Sequence[Message], encode: Encode) -> EncodedPrompt | None:
     """Return the whole conversation's prompt, None where its bytes alone are too many."""
     try:
@@ -117,6 +124,7 @@ async def _encoded_or_none(messages: Sequence[Message], encode: Encode) -> Encod
 async def _fewest_dropped(
     messages: Sequence[Message], turns: list[list[int]], encode: Encode, room: int
 ) -> tuple[int, EncodedPrompt]:
+    """Return the least number of oldest turns to drop for a prompt that fits, and that prompt."""
     low, high = 1, len(turns) - 1
     found: tuple[int, EncodedPrompt] | None = None
     while low <= high:
@@ -140,20 +148,21 @@ async def _fewest_dropped(
 def _without(
     messages: Sequence[Message], dropped: set[int], instead: Sequence[Message]
 ) -> list[Message]:
+    """Return the messages that were not dropped; `instead` stands before the first turn kept."""
     kept: list[Message] = []
-    is_open = True
+    is_before_turns = True
     for index, message in enumerate(messages):
         if index in dropped:
             continue
-        if is_open and message["role"] not in _SYSTEM_ROLES:
+        if is_before_turns and message["role"] not in _SYSTEM_ROLES:
             kept.extend(instead)
-            is_open = False
+            is_before_turns = False
         kept.append(message)
     return kept
 
 
 async def fitted_prompt(
-    reply: Reply, asked: GenerationRequest, params: SamplingParams
+    reply: ReplyState, asked: GenerationRequest, params: SamplingParams
 ) -> EncodedPrompt:
     """Return the prompt of a conversation, shortened by its policy; the reply gets the report.
 
@@ -183,7 +192,7 @@ async def fitted_prompt(
     return prompt
 
 
-async def _summary(reply: Reply, messages: Sequence[Message]) -> str:
+async def _summary(reply: ReplyState, messages: Sequence[Message]) -> str:
     """Have the model summarise messages; the oldest are left out where they are too many."""
     service, status = reply.service, reply.service.engine.status
     params = SamplingParams(temperature=0.0, max_tokens=MAX_SUMMARY_TOKENS)

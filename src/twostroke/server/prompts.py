@@ -19,7 +19,7 @@ from twostroke.generation.make_request import EncodedPrompt
 from twostroke.generation.reasoning_text import CLOSE_TAG, OPEN_TAG, ReasoningText
 from twostroke.model.loaded import LoadedModel
 from twostroke.server.errors import GrammarTimeout, TooLarge
-from twostroke.server.settings import Limits
+from twostroke.server.settings import ServerLimits
 from twostroke.text.stream import AnswerText, PlainText
 from twostroke.text.tool_format import stated_messages, tool_format
 from twostroke.text.worker import TemplateWorkers
@@ -45,7 +45,7 @@ Prompt = ChatPrompt | str | tuple[int, ...]
 class Prompts:
     """Encodes prompts and makes answer texts. `start` before use; `close` ends its processes."""
 
-    def __init__(self, model: LoadedModel, limits: Limits, max_model_len: int) -> None:
+    def __init__(self, model: LoadedModel, limits: ServerLimits, max_model_len: int) -> None:
         self._model = model
         self._limits = limits
         self._max_model_len = max_model_len

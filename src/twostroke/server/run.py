@@ -20,6 +20,7 @@ from twostroke.errors import ConfigError, EngineStopped
 from twostroke.server.app import create_app
 from twostroke.server.http.middleware import Middleware
 from twostroke.server.service import Service, State
+from twostroke.server.settings import ServerSettings
 
 # The engine's thread and the event loop share the interpreter. At its default of 5 ms either can
 # hold the other up by that much at every token.
@@ -104,24 +105,9 @@ def serve(service: Service, keys: Sequence[str] = ()) -> None:
         EngineStopped: the engine died.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    settings = service.settings
-    limits = settings.limits
     holder: list[_Server] = []
     app = create_app(service, keys=keys, on_start=lambda: holder[0].on_start())
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        http="h11",
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        h11_max_incomplete_event_size=limits.max_header_bytes,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(_FLUSH_S) + 1,
-        lifespan="on",
-    )
+    config = _config(app, service.settings)
     server = _Server(config, service, app)
     holder.append(server)
     sock = _bound(config)
@@ -137,6 +123,23 @@ def serve(service: Service, keys: Sequence[str] = ()) -> None:
         raise server.fault
     if service.state is State.ENDED and service.fault is not None:
         raise EngineStopped("the engine died", value=str(service.fault))
+
+
+def _config(app: Middleware, settings: ServerSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http="h11",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=settings.limits.max_header_bytes,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(_FLUSH_S) + 1,
+        lifespan="on",
+    )
 
 
 def _bound(config: uvicorn.Config):  # type: ignore[no-untyped-def]

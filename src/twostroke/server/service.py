@@ -20,7 +20,7 @@ from twostroke.request import SamplingParams
 from twostroke.server.errors import NotReady, TooManyRequests, UnknownModel
 from twostroke.server.operations.metrics import EngineMeters
 from twostroke.server.prompts import Prompts
-from twostroke.server.settings import Limits, ServerSettings
+from twostroke.server.settings import ServerLimits, ServerSettings
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -147,8 +147,7 @@ class Service:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        tokenizer: Tokenizer = self.loaded.model.tokenizer
-        return tokenizer
+        return self.loaded.model.tokenizer
 
     @property
     def max_model_len(self) -> int:
@@ -166,7 +165,7 @@ class Service:
         names = self.settings.names
         if name is None:
             return names[0]
-        if name not in names and name.removesuffix(":latest") not in names:
+        if not {name, name.removesuffix(":latest")} & set(names):
             raise UnknownModel(
                 "this server does not serve that model",
                 value=repr(name[:256]),
@@ -190,7 +189,7 @@ class Admission:
     num_open: answers admitted and not ended.
     """
 
-    def __init__(self, engine: AsyncEngine, config: EngineConfig, limits: Limits) -> None:
+    def __init__(self, engine: AsyncEngine, config: EngineConfig, limits: ServerLimits) -> None:
         self.num_open = 0
         self._engine = engine
         self._max_num_seqs = config.max_num_seqs
@@ -206,10 +205,9 @@ class Admission:
         num_stops = len(params.stop) + len(params.stop_token_ids)
         _check_limit("stop", num_stops, "max_stops", limits.max_stops)
         _check_limit("logprobs", params.logprobs or 0, "max_logprobs", limits.max_logprobs)
-        max_tokens, bound = params.max_tokens, "max_tokens"
+        max_tokens, bound, cap = params.max_tokens, "max_tokens", limits.max_output_tokens
         if max_tokens is None:
             max_tokens, bound = limits.default_max_tokens, "server_default"
-        cap = limits.max_output_tokens
         if cap is not None and (max_tokens is None or max_tokens > cap):
             max_tokens, bound = cap, "server_cap"
         if max_tokens is None:

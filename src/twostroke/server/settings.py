@@ -1,4 +1,4 @@
-"""What the server is told: names, address, keys and every limit, each with a name. No I/O."""
+"""The settings of a server: names, address and every limit, each with a name. No I/O."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LOG_FORMATS = ("text", "json", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one request, one client or all of them may ask for.
+class ServerLimits:
+    """The most that one request, one client or all clients together may ask for.
 
     Units: names ending in _bytes are bytes, in _s seconds; the rest are counts.
     """
@@ -30,9 +30,9 @@ class Limits:
     max_concurrency: int = 256  # requests in flight
     max_waiting: int = 256  # answers that wait in the engine
     default_max_tokens: int | None = None  # None: the room left in the context
-    max_output_tokens: int | None = None  # the server's cap over what a request asks
+    max_output_tokens: int | None = None  # the server's cap, whatever a request asks
     body_timeout_s: float = 30.0
-    slow_client_s: float = 60.0  # a reader that takes nothing for so long is cut off
+    slow_client_s: float = 60.0  # a client that takes nothing for so long is cut off
     render_timeout_s: float = 2.0  # the chat template's deadline
     grammar_timeout_s: float = 5.0  # compiling a JSON schema
     keep_alive_s: float = 1.0  # silence after which a stream sends a comment
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """How the server presents itself. `names`: the model's names, the first one in replies."""
+    """The server as its clients see it. names: the model's names, the first one in replies."""
 
     names: tuple[str, ...]
     host: str = "127.0.0.1"
@@ -58,7 +58,7 @@ class ServerSettings:
     cache_scope: str = "key"  # key: callers with different keys share no prefix; shared: all do
     log_format: str = "text"
     cors_origins: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:
         if not self.names or any(not n or len(n) > 256 for n in self.names):

@@ -10,7 +10,9 @@ from pydantic import Field
 from twostroke.dataclass import dataclass
 from twostroke.errors import RequestError
 from twostroke.generation.call_text import CallText
+from twostroke.generation.make_request import EncodedPrompt
 from twostroke.request import TokenMask
+from twostroke.server.errors import Unsupported
 from twostroke.server.prompts import Prompts
 from twostroke.text.stream import AnswerText
 from twostroke.text.tool_format import ToolFormat
@@ -52,20 +54,14 @@ class Tools:
     ) -> Tools:
         """Return the tools of a request.
 
+        is_off: the request switches its tools off. is_demanded: the answer must call a tool, the
+        one named `demanded` if there is such a name.
+
         Raises:
             RequestError: a demand without its tool, two tools of one name, or parameters that
             describe no object.
         """
-        names = [tool["function"]["name"] for tool in offered]
-        if len(set(names)) < len(names):
-            raise RequestError("two tools have the same name", param="tools")
-        for tool in offered:
-            if (tool["function"].get("parameters") or {}).get("type", "object") != "object":
-                raise RequestError(
-                    "the parameters of a tool must describe an object",
-                    value=tool["function"]["name"],
-                    param="tools",
-                )
+        names = _checked_names(offered)
         if is_demanded and not offered:
             raise RequestError("tool_choice needs tools", param="tool_choice")
         if demanded is not None and demanded not in names:
@@ -98,6 +94,21 @@ class Tools:
         }
 
 
+def _checked_names(offered: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of tools that can be told apart and take an object each."""
+    names = [tool["function"]["name"] for tool in offered]
+    if len(set(names)) < len(names):
+        raise RequestError("two tools have the same name", param="tools")
+    for tool in offered:
+        if (tool["function"].get("parameters") or {}).get("type", "object") != "object":
+            raise RequestError(
+                "the parameters of a tool must describe an object",
+                value=tool["function"]["name"],
+                param="tools",
+            )
+    return names
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """The form of an answer that is not free text.
@@ -111,6 +122,19 @@ class Form:
     is_bound: bool = False
     tool_format: ToolFormat | None = None
     tool_names: frozenset[str] = frozenset()
+
+    def check_prompts(self, prompts: Sequence[EncodedPrompt]) -> None:
+        """Refuse prompts after which the model must reason first.
+
+        Raises:
+            Unsupported: the grammar holds from the first token on, but a prompt opens reasoning.
+        """
+        if self.is_bound and any(prompt.is_reasoning_open for prompt in prompts):
+            raise Unsupported(
+                "a form of the answer needs a prompt that opens no reasoning part",
+                remedy="Switch thinking off, if the template can.",
+                param="response_format",
+            )
 
     def new_mask(self) -> TokenMask | None:
         """Return the mask of one more answer, None where any token may come next."""

@@ -14,7 +14,7 @@ from twostroke.generation.answer import Delta
 from twostroke.request import FinishReason
 from twostroke.server.anthropic.errors import error_body
 from twostroke.server.anthropic.schemas import CountRequest, MessagesRequest
-from twostroke.server.generate import Codec, GenerationRequest, Reply, accept, generate
+from twostroke.server.generate import Codec, GenerationRequest, ReplyState, accept, generate
 from twostroke.server.http.connection import parse, sse
 from twostroke.server.http.route_docs import takes
 from twostroke.server.prompts import ChatPrompt
@@ -46,17 +46,16 @@ async def messages(request: Request) -> Response:
         prompts=[ChatPrompt(messages=body.conversation())],
         tools=body.checked_tools(),
         params=body.params(),
-        is_stream=bool(body.stream),
     )
-    return await generate(request, reply, asked, MessagesCodec(reply))
+    return await generate(request, asked, MessagesCodec(reply))
 
 
 class MessagesCodec(Codec):
     """Writes messages. A stream has content blocks, one open at a time: thinking, text, calls."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: ReplyState) -> None:
+        super().__init__(reply)
         self.keep_alive = _event({"type": "ping"})
-        self._reply = reply
         self._index = -1  # of the last content block
         self._kind: str | None = None  # of the open content block
 
@@ -76,7 +75,7 @@ class MessagesCodec(Codec):
         if delta.finish_reason is not None:
             events += self._close_block()
             end = {"type": "message_delta", "delta": _stop(delta), **self._usage()}
-            events.append(_event({**end, **self._reply.report()}))
+            events.append(_event({**end, **self.reply.report()}))
         return b"".join(events)
 
     def end(self) -> bytes:
@@ -91,14 +90,14 @@ class MessagesCodec(Codec):
         """Return a whole message."""
         (answer,) = answers
         head = self._head(_content(answer))
-        return {**head, **_stop(answer), **self._usage(), **self._reply.report()}
+        return {**head, **_stop(answer), **self._usage(), **self.reply.report()}
 
     def _head(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "id": f"msg_{self._reply.facts.id}",
+            "id": f"msg_{self.reply.facts.id}",
             "type": "message",
             "role": "assistant",
-            "model": self._reply.facts.model,
+            "model": self.reply.facts.model,
             "content": content,
             "stop_reason": None,
             "stop_sequence": None,
@@ -106,13 +105,13 @@ class MessagesCodec(Codec):
 
     def _usage(self) -> dict[str, Any]:
         """Return Anthropic's usage, where input_tokens are those that were not cached."""
-        record = self._reply.record
+        record = self.reply.record
         cached = (record.prompt.cached if record is not None else None) or 0
         usage = {
-            "input_tokens": self._reply.num_prompt - cached,
+            "input_tokens": self.reply.num_prompt - cached,
             "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": 0,
-            "output_tokens": self._reply.num_output,
+            "output_tokens": self.reply.num_output,
         }
         return {"usage": usage}
 

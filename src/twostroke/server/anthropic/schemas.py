@@ -1,4 +1,4 @@
-"""The body of Anthropic's Messages route."""
+"""The bodies of Anthropic's routes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twostroke.server.tools import MAX_TOOLS, ToolName, Tools
 
 
 class CacheControl(Body):
-    """A mark that this server needs not: every prompt's head is looked up in its cache."""
+    """A mark without effect: this server looks every prompt's prefix up in its cache."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -30,7 +30,7 @@ class TextBlock(Body):
 
 
 class ThinkingBlock(Body):
-    """Thoughts that the model had before an answer; no signature is checked."""
+    """Reasoning of the model before an answer; no signature is checked."""
 
     type: Literal["thinking"]
     thinking: str
@@ -50,7 +50,7 @@ class ToolUseBlock(Body):
 
 
 class ToolResultBlock(Body):
-    """What a call returned."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: Label
@@ -64,7 +64,7 @@ Block = Annotated[
 ]
 
 
-class Message(Body):
+class AnthropicMessage(Body):
     """One message."""
 
     role: Literal["user", "assistant"]
@@ -82,8 +82,8 @@ class CustomTool(Body):
     cache_control: CacheControl | None = None
 
 
-class ToolChoice(Body):
-    """Whether and what to call."""
+class AnthropicToolChoice(Body):
+    """Whether the answer must call a tool, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -91,7 +91,7 @@ class ToolChoice(Body):
 
 
 class Metadata(Body):
-    """Who the end user is, for the log."""
+    """The end user, for the log."""
 
     user_id: Label | None = None
 
@@ -106,11 +106,11 @@ class CountRequest(Body):
     """POST /v1/messages/count_tokens."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
+    messages: list[AnthropicMessage] = Field(min_length=1)
     system: str | list[TextBlock] | None = None
 
     tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
 
     def conversation(self) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ class CountRequest(Body):
         Raises:
             RequestError: a result without its call, blocks of the wrong side, or an answer last.
         """
-        messages = as_told(self.messages)
+        messages = chat_messages(self.messages)
         if self.system is not None:
             messages.insert(0, {"role": "system", "content": text_of(self.system)})
         if messages[-1]["role"] == "assistant":
@@ -188,21 +188,21 @@ def _offered(tool: CustomTool) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": tool.input_schema}}
 
 
-def as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages with calls and results where OpenAI's, and so the templates', have them."""
-    told: list[dict[str, Any]] = []
+def chat_messages(messages: Sequence[AnthropicMessage]) -> list[dict[str, Any]]:
+    """Return messages with calls and results in OpenAI's places, which chat templates read."""
+    shown: list[dict[str, Any]] = []
     called: dict[str, str] = {}
     for message in messages:
         if isinstance(message.content, str):
-            told.append({"role": message.role, "content": message.content})
+            shown.append({"role": message.role, "content": message.content})
         elif message.role == "assistant":
-            told.append(_answer(message.content, called))
+            shown.append(_assistant_message(message.content, called))
         else:
-            told.extend(_asked(message.content, called))
-    return told
+            shown.extend(_user_messages(message.content, called))
+    return shown
 
 
-def _answer(blocks: Sequence[Block], called: dict[str, str]) -> dict[str, Any]:
+def _assistant_message(blocks: Sequence[Block], called: dict[str, str]) -> dict[str, Any]:
     calls = []
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
     for block in blocks:
@@ -220,8 +220,8 @@ def _answer(blocks: Sequence[Block], called: dict[str, str]) -> dict[str, Any]:
     return message
 
 
-def _asked(blocks: Sequence[Block], called: dict[str, str]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+def _user_messages(blocks: Sequence[Block], called: dict[str, str]) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = []
     for block in blocks:
         if isinstance(block, (ToolUseBlock, ThinkingBlock)):
             raise RequestError(f"a {block.type} block is the model's to write", param="messages")
@@ -234,7 +234,7 @@ def _asked(blocks: Sequence[Block], called: dict[str, str]) -> list[dict[str, An
                 param="messages",
             )
         text = text_of(block.content or "")
-        told.append(
+        shown.append(
             {
                 "role": "tool",
                 "tool_call_id": block.tool_use_id,
@@ -242,6 +242,6 @@ def _asked(blocks: Sequence[Block], called: dict[str, str]) -> list[dict[str, An
                 "content": f"Error: {text}" if block.is_error else text,
             }
         )
-    if not told or any(isinstance(block, TextBlock) for block in blocks):
-        told.append({"role": "user", "content": text_of(blocks)})
-    return told
+    if not shown or any(isinstance(block, TextBlock) for block in blocks):
+        shown.append({"role": "user", "content": text_of(blocks)})
+    return shown

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from twostroke.server.errors import BadBody, SlowBody, TooLarge
-from twostroke.server.settings import Limits
+from twostroke.server.settings import ServerLimits
 
 MAX_LABEL_CHARS = 256
 SSE_COMMENT = b": keep-alive\n\n"
@@ -48,7 +48,7 @@ Number = Annotated[float, BeforeValidator(_no_bool)]
 B = TypeVar("B", bound=Body)
 
 
-async def parse(request: Request, model: type[B], limits: Limits) -> B:
+async def parse(request: Request, model: type[B], limits: ServerLimits) -> B:
     """Read and check the body of a request.
 
     Raises:
@@ -71,7 +71,7 @@ async def parse(request: Request, model: type[B], limits: Limits) -> B:
         raise _bad_body(error) from None
 
 
-async def _read(request: Request, limits: Limits) -> bytes:
+async def _read(request: Request, limits: ServerLimits) -> bytes:
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
@@ -82,7 +82,7 @@ async def _read(request: Request, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(size: int, limits: Limits) -> TooLarge:
+def _too_large(size: int, limits: ServerLimits) -> TooLarge:
     return TooLarge(
         "the request body is too large",
         value=f"{size} bytes",

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 _REF = "#/components/schemas/{model}"
-_TAKEN: dict[str, type[BaseModel]] = {}
+_BODIES: dict[str, type[BaseModel]] = {}
 _ERRORS = {
     400: "A parameter that cannot be honoured.",
     401: "No valid key.",
@@ -23,7 +23,7 @@ _ERRORS = {
 
 def takes(model: type[BaseModel], *, stream: str | None = None) -> dict[str, Any]:
     """Return the arguments of a route decorator: the body's schema and the replies."""
-    _TAKEN[model.__name__] = model
+    _BODIES[model.__name__] = model
     content: dict[str, Any] = {"application/json": {}}
     if stream is not None:
         content[stream] = {}
@@ -43,7 +43,7 @@ def takes(model: type[BaseModel], *, stream: str | None = None) -> dict[str, Any
 
 def components() -> dict[str, Any]:
     """Return the schemas of all bodies."""
-    models: Any = [(model, "validation") for model in _TAKEN.values()]
+    models: Any = [(model, "validation") for model in _BODIES.values()]
     _, document = models_json_schema(models, ref_template=_REF)
     found: dict[str, Any] = document.get("$defs", {})
     return found

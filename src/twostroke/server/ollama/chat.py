@@ -13,14 +13,13 @@ from starlette.responses import JSONResponse, Response
 from twostroke.errors import TwoStrokeError
 from twostroke.generation.answer import Delta
 from twostroke.meters.timings import ollama_durations
-from twostroke.server.generate import Codec, GenerationRequest, Reply, accept, generate
+from twostroke.server.generate import Codec, GenerationRequest, ReplyState, accept, generate
 from twostroke.server.http.connection import parse
 from twostroke.server.http.route_docs import takes
 from twostroke.server.ollama.errors import error_body
 from twostroke.server.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from twostroke.server.prompts import ChatPrompt, Prompt
 from twostroke.server.service import Service
-from twostroke.server.tools import JSON_OBJECT
 
 router = APIRouter(tags=["ollama"])
 _LINES = "application/x-ndjson"
@@ -32,19 +31,17 @@ async def chat(request: Request) -> Response:
     """Answer a conversation; without messages, say that the model is loaded."""
     service: Service = request.app.state.service
     body = await parse(request, OllamaChatRequest, service.limits)
-    reply = accept(request, model=body.model, user=None, is_stream=body.stream is not False)
+    codec = ChatLines(accept(request, model=body.model, user=None, is_stream=body.is_stream))
     params = body.check(service.max_model_len)
-    codec = ChatLines(reply)
     if not body.messages:
         return JSONResponse(codec.loaded())
     asked = GenerationRequest(
-        prompts=[ChatPrompt(messages=[message.told() for message in body.messages])],
+        prompts=[ChatPrompt(messages=[message.as_chat_message() for message in body.messages])],
         tools=body.checked_tools(),
-        answer_schema=_schema(body.format),
+        answer_schema=body.answer_schema,
         params=params,
-        is_stream=reply.facts.stream,
     )
-    return await generate(request, reply, asked, codec)
+    return await generate(request, asked, codec)
 
 
 @router.post("/api/generate", **takes(OllamaGenerateRequest, stream=_LINES))
@@ -52,9 +49,8 @@ async def generate_text(request: Request) -> Response:
     """Answer one prompt through the chat template, or continue it raw; without one, say loaded."""
     service: Service = request.app.state.service
     body = await parse(request, OllamaGenerateRequest, service.limits)
-    reply = accept(request, model=body.model, user=None, is_stream=body.stream is not False)
+    codec = GenerateLines(accept(request, model=body.model, user=None, is_stream=body.is_stream))
     params = body.check(service.max_model_len)
-    codec = GenerateLines(reply)
     if not body.prompt:
         return JSONResponse(codec.loaded())
     prompt: Prompt = body.prompt
@@ -63,27 +59,19 @@ async def generate_text(request: Request) -> Response:
         prompt = ChatPrompt(messages=[*system, {"role": "user", "content": body.prompt}])
     asked = GenerationRequest(
         prompts=[prompt],
-        answer_schema=_schema(body.format),
+        answer_schema=body.answer_schema,
         params=params,
-        is_stream=reply.facts.stream,
     )
-    return await generate(request, reply, asked, codec)
+    return await generate(request, asked, codec)
 
 
-def _schema(answer_format: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the schema that the answer keeps to; an empty format asks for none."""
-    if not answer_format:
-        return None
-    return answer_format if isinstance(answer_format, dict) else JSON_OBJECT
-
-
-class _Lines(Codec):
+class LineCodec(Codec):
     """Writes lines of JSON. Subclasses write the text of a line."""
 
     media_type = _LINES
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
+    def __init__(self, reply: ReplyState) -> None:
+        super().__init__(reply)
         self.keep_alive = _line(self._part(_NOTHING))
 
     def content(self, delta: Delta) -> dict[str, Any]:
@@ -116,7 +104,7 @@ class _Lines(Codec):
     def _head(self) -> dict[str, Any]:
         now = datetime.datetime.now(datetime.timezone.utc)
         created = now.isoformat().replace("+00:00", "Z")
-        return {"model": self._reply.facts.model, "created_at": created}
+        return {"model": self.reply.facts.model, "created_at": created}
 
     def _part(self, delta: Delta) -> dict[str, Any]:
         return {**self._head(), **self.content(delta), "done": False}
@@ -126,12 +114,12 @@ class _Lines(Codec):
         return {
             "done": True,
             "done_reason": reason.value if reason is not None else None,
-            **ollama_durations(self._reply.record),
-            **self._reply.report(),
+            **ollama_durations(self.reply.record),
+            **self.reply.report(),
         }
 
 
-class ChatLines(_Lines):
+class ChatLines(LineCodec):
     """Writes the lines of /api/chat: messages."""
 
     def content(self, delta: Delta) -> dict[str, Any]:
@@ -150,7 +138,7 @@ class ChatLines(_Lines):
         return {"message": message}
 
 
-class GenerateLines(_Lines):
+class GenerateLines(LineCodec):
     """Writes the lines of /api/generate: text."""
 
     def content(self, delta: Delta) -> dict[str, Any]:

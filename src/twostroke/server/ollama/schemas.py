@@ -10,9 +10,9 @@ from twostroke.errors import RequestError
 from twostroke.request import MAX_SEED, SamplingParams
 from twostroke.server.http.connection import Body, Label, Number
 from twostroke.server.openai.tools import ToolFunction
-from twostroke.server.tools import MAX_TOOLS, ToolName, Tools
+from twostroke.server.tools import JSON_OBJECT, MAX_TOOLS, ToolName, Tools
 
-# What Ollama's own documentation gives as defaults, for clients that count on them.
+# The defaults of Ollama's own documentation, for clients that count on them.
 DEFAULT_TEMPERATURE, DEFAULT_TOP_K, DEFAULT_TOP_P = 0.8, 40, 0.9
 
 KeepAlive = str | int | float | None
@@ -64,13 +64,27 @@ class Options(Body):
         )
 
 
-class _GenerationBody(Body):
+class GenerationBody(Body):
+    """The fields of both routes that generate."""
+
     model: str
     stream: bool | None = None
     options: Options | None = None
     keep_alive: KeepAlive = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     think: Literal[False] | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the reply streams: Ollama's default."""
+        return self.stream is not False
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer keeps to; an empty format asks for none."""
+        if not self.format:
+            return None
+        return self.format if isinstance(self.format, dict) else JSON_OBJECT
 
     def check(self, max_model_len: int) -> SamplingParams:
         """Return the engine's parameters.
@@ -108,7 +122,7 @@ def _seconds(keep_alive: KeepAlive) -> float | None:
 
 
 class OllamaFunction(Body):
-    """What a call calls."""
+    """The function of a call, and its arguments."""
 
     name: ToolName
     arguments: dict[str, Any] = Field(default_factory=dict)
@@ -142,7 +156,7 @@ class OllamaMessage(Body):
     tool_name: Label | None = None
     tool_call_id: Label | None = None
 
-    def told(self) -> dict[str, Any]:
+    def as_chat_message(self) -> dict[str, Any]:
         """Return the message as the chat template takes it."""
         message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.thinking is not None:
@@ -162,7 +176,7 @@ def _call(call: OllamaCall) -> dict[str, Any]:
     return {**named, "type": "function", "function": function}
 
 
-class OllamaChatRequest(_GenerationBody):
+class OllamaChatRequest(GenerationBody):
     """POST /api/chat."""
 
     messages: list[OllamaMessage] = Field(default_factory=list)
@@ -182,7 +196,7 @@ class OllamaChatRequest(_GenerationBody):
         )
 
 
-class OllamaGenerateRequest(_GenerationBody):
+class OllamaGenerateRequest(GenerationBody):
     """POST /api/generate."""
 
     prompt: str = ""

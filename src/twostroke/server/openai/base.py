@@ -15,7 +15,7 @@ from twostroke.errors import InvalidSampling, RequestError, TwoStrokeError
 from twostroke.generation.answer import Delta
 from twostroke.request import MAX_SEED, FinishReason, SamplingParams
 from twostroke.scheduler.progress import PrefillProgress
-from twostroke.server.generate import Codec, Reply
+from twostroke.server.generate import Codec, ReplyState
 from twostroke.server.http.connection import Body, Label, Number, sse
 from twostroke.server.openai.errors import error_body
 
@@ -145,8 +145,8 @@ class CompletionCodec(Codec):
     chunk_object: str
     empty_choice: dict[str, Any]  # of a chunk that tells progress and no text
 
-    def __init__(self, reply: Reply, body: CompletionBody) -> None:
-        self.reply = reply
+    def __init__(self, reply: ReplyState, body: CompletionBody) -> None:
+        super().__init__(reply)
         self._has_usage = body.stream_options is not None and body.stream_options.include_usage
         self._chunk = self._head(self.chunk_object)
 

@@ -13,7 +13,7 @@ from twostroke.errors import RequestError
 from twostroke.generation.answer import Delta
 from twostroke.request import FinishReason
 from twostroke.server.errors import Unsupported
-from twostroke.server.generate import GenerationRequest, Reply, accept, generate
+from twostroke.server.generate import GenerationRequest, ReplyState, accept, generate
 from twostroke.server.http.connection import Body, Label, parse
 from twostroke.server.http.route_docs import takes
 from twostroke.server.openai.base import ChatMessage, CompletionBody, CompletionCodec, finish_name
@@ -68,7 +68,7 @@ async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await parse(request, ChatRequest, service.limits)
     reply = accept(request, model=body.model, user=body.user, is_stream=bool(body.stream))
-    return await generate(request, reply, _asked(service, body), ChatCodec(reply, body))
+    return await generate(request, _asked(service, body), ChatCodec(reply, body))
 
 
 def _asked(service: Service, body: ChatRequest) -> GenerationRequest:
@@ -92,7 +92,6 @@ def _asked(service: Service, body: ChatRequest) -> GenerationRequest:
             ChatPrompt(messages=messages_of(body.messages), variables=_variables(service, body))
         ],
         params=body.params(max_tokens=_max_tokens(body), logprobs=num_logprobs),
-        is_stream=bool(body.stream),
         history=body.history or "refuse",
         tools=tools,
         answer_schema=schema,
@@ -177,7 +176,7 @@ class ChatCodec(CompletionCodec):
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
     empty_choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": None}  # noqa: RUF012
 
-    def __init__(self, reply: Reply, body: ChatRequest) -> None:
+    def __init__(self, reply: ReplyState, body: ChatRequest) -> None:
         super().__init__(reply, body)
         self._has_logprobs = bool(body.logprobs)
         self._begun: set[int] = set()  # choices whose role was sent

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from twostroke.errors import RequestError
 from twostroke.generation.answer import Delta
 from twostroke.server.errors import Unsupported
-from twostroke.server.generate import GenerationRequest, Reply, accept, generate
+from twostroke.server.generate import GenerationRequest, ReplyState, accept, generate
 from twostroke.server.http.connection import parse
 from twostroke.server.http.route_docs import takes
 from twostroke.server.openai.base import CompletionBody, CompletionCodec, finish_name
@@ -39,7 +39,7 @@ async def completions(request: Request) -> Response:
     body = await parse(request, CompletionRequest, service.limits)
     reply = accept(request, model=body.model, user=body.user, is_stream=bool(body.stream))
     asked = _asked(body, service.limits.max_prompts)
-    return await generate(request, reply, asked, TextCodec(reply, body))
+    return await generate(request, asked, TextCodec(reply, body))
 
 
 def _asked(body: CompletionRequest, max_prompts: int) -> GenerationRequest:
@@ -64,7 +64,6 @@ def _asked(body: CompletionRequest, max_prompts: int) -> GenerationRequest:
     return GenerationRequest(
         prompts=prompts,
         params=params,
-        is_stream=bool(body.stream),
         count=count,
         cache_salt=body.cache_salt or "",
         tells_progress=bool(body.return_progress),
@@ -91,7 +90,7 @@ class TextCodec(CompletionCodec):
         "logprobs": None,
     }
 
-    def __init__(self, reply: Reply, body: CompletionRequest) -> None:
+    def __init__(self, reply: ReplyState, body: CompletionRequest) -> None:
         super().__init__(reply, body)
         self._has_logprobs = body.logprobs is not None
         self._num_chars: dict[int, int] = {}  # of each choice so far

@@ -16,7 +16,7 @@ from twostroke.engine.predict_request import RequestPrediction, predict_request
 from twostroke.errors import RequestError
 from twostroke.generation.make_request import check_token_ids
 from twostroke.request import SamplingParams
-from twostroke.server.generate import Reply, accept
+from twostroke.server.generate import ReplyState, accept
 from twostroke.server.http.connection import Body, Label, parse
 from twostroke.server.http.route_docs import takes
 from twostroke.server.openai.base import ChatMessage
@@ -71,7 +71,7 @@ async def predict(request: Request) -> Response:
     return JSONResponse(told)
 
 
-async def _token_ids(reply: Reply, body: PredictRequest) -> tuple[int, ...]:
+async def _token_ids(reply: ReplyState, body: PredictRequest) -> tuple[int, ...]:
     if (body.messages is None) == (body.prompt is None):
         raise RequestError("give either messages or prompt", param="prompt")
     prompt: Prompt

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from twostroke.errors import RequestError
 from twostroke.generation.make_request import check_token_ids
-from twostroke.server.generate import Reply, accept
+from twostroke.server.generate import ReplyState, accept
 from twostroke.server.http.connection import Body, parse
 from twostroke.server.http.route_docs import takes
 from twostroke.server.openai.base import ChatMessage
@@ -59,7 +59,7 @@ async def tokenize(request: Request) -> Response:
     return JSONResponse(told)
 
 
-async def _token_ids(reply: Reply, body: TokenizeRequest) -> list[int]:
+async def _token_ids(reply: ReplyState, body: TokenizeRequest) -> list[int]:
     prompts = reply.service.prompts
     if (body.content is None) == (body.messages is None):
         raise RequestError("give either content or messages", param="content")
