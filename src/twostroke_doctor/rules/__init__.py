@@ -12,11 +12,10 @@ from twostroke_doctor.rules import (
     kv_reads,
     memory,
     meter,
-    phases,
+    outside_model,
     prefill,
     prefix,
     queue,
-    start,
 )
 
 # Causes: each proves its own code.
@@ -25,9 +24,9 @@ SPECIFIC = (
     queue.preempt,
     queue.state_pool,
     queue.queue,
-    start.load,
-    start.warmup,
-    phases.init,
+    outside_model.load,
+    outside_model.warmup,
+    outside_model.init,
     prefix.prefix_miss,
     memory.spill,
     memory.offload,
@@ -43,7 +42,7 @@ SPECIFIC = (
     hidden.reasoning,
     hidden.background,
     hidden.interference,
-    phases.tail,
+    outside_model.tail,
     expected.expected,
     meter.meter,
 )

@@ -10,9 +10,9 @@ from twostroke_doctor.evidence import Evidence
 from twostroke_doctor.finding import Finding
 from twostroke_doctor.remedies import at_most, unpriced
 from twostroke_doctor.rules.memory import is_on_gpu
+from twostroke_doctor.rules.outside_model import cold_s
 from twostroke_doctor.rules.pairs import slower_pairs
 from twostroke_doctor.rules.rates import prefill_use
-from twostroke_doctor.rules.start import cold_s
 from twostroke_doctor.runs import Run, has_prefill_rate
 from twostroke_doctor.wait import seconds_in
 

@@ -1,14 +1,15 @@
-"""LOAD and WARMUP: loading the model and first requests that compile, inside the wait."""
+"""LOAD, WARMUP, INIT, TAIL: waits before the model computes anything and after its last token."""
 
 from __future__ import annotations
 
 from statistics import median
 from typing import NamedTuple
 
+from twostroke.advice import Cure
 from twostroke.record import MIN_TOKENS_FOR_PREFILL_RATE, RequestRecord
 from twostroke_doctor.evidence import Evidence
-from twostroke_doctor.finding import Finding
-from twostroke_doctor.remedies import exactly
+from twostroke_doctor.finding import CODES, Finding
+from twostroke_doctor.remedies import at_most, exactly
 from twostroke_doctor.runs import Run, has_decode_rate, has_prefill_rate
 
 _COLD_S = 1.0  # a short prompt that takes longer than this, and
@@ -16,6 +17,7 @@ _COLD_RATIO = 5.0  # than so many times its tokens at decode speed, waits for co
 _MIN_START_S = 5.0
 _WARMUP_RATIO = 3.0
 _WARMUP_RATIO_OF_TWO = 5.0  # one later request is little to compare with
+_MIN_TAIL_S = 1.0
 _MAX_CACHED = 0.2  # of a later prompt: a hit would explain its speed
 
 
@@ -135,3 +137,32 @@ def _ratio(first: float, later: list[float], second: float | None) -> float | No
     least = _WARMUP_RATIO if len(later) > 1 else _WARMUP_RATIO_OF_TWO
     already_fast = second is not None and second >= least * first
     return ratio if ratio >= least and already_fast else None
+
+
+def init(e: Evidence) -> Finding | None:
+    """INIT: tokenising, template, grammar or images take a good part of the wait."""
+    less = at_most("less_init", e.phase_s("init"), "the time of init")
+    return _of_phase(e, "INIT", "go before the model computes anything", less)
+
+
+def tail(e: Evidence) -> Finding | None:
+    """TAIL: the end comes long after the last token."""
+    if e.phase_s("tail") < _MIN_TAIL_S:
+        return None
+    close = exactly("close_stream", e.phase_s("tail"), "the measured tail")
+    return _of_phase(e, "TAIL", "pass between the last token and the end of the reply", close)
+
+
+def _of_phase(e: Evidence, code: str, says: str, cure: Cure) -> Finding | None:
+    phase = str(CODES[code].phase)
+    seconds = e.phase_s(phase)
+    if not e.is_enough(code, seconds):
+        return None
+    return e.finding(
+        code,
+        f"{seconds:.2f} s {says}",
+        seconds=seconds,
+        confidence="high",
+        shown=([r for r in e.records if getattr(r.phases, f"{phase}_s")],),
+        cures=(cure,),
+    )
