@@ -1,4 +1,4 @@
-"""The offline door on the sample model: what is asked is what comes back, streamed or not.
+"""The offline entry point on the sample model: every parameter is honoured, streamed or not.
 
 Rows S, T, R and K1 of the engine cases that need real text and no server.
 """

@@ -1,4 +1,4 @@
-"""The server as a process: loading, drain, sudden ends, what is left behind."""
+"""The server as a process: loading, drain, sudden ends, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile callers: keys, limits, slow clients, other people's prompts, what the log says."""
+"""Hostile callers: keys, limits, slow clients, other people's prompts, the text of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users of other servers met, by row of the list of cases; each against a running server."""
+"""Faults that users of other servers reported, by case (tests/README.md), on a running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ServerLimits from the command line, and settings that cannot be."""
+"""Limits from the command line, and settings that cannot be."""
 
 from __future__ import annotations
 

@@ -21,11 +21,9 @@ class ToolText:
 
     An answer that is a call from its first character on, bare or in a block of code, counts in
     every form: models write that too. The answer is held back until its first key rules that out.
-    num_calls: calls so far.
     """
 
     def __init__(self, form: ToolFormat, names: frozenset[str]) -> None:
-        self.num_calls = 0
         self._names = names
         self._begun: str | None = ""  # the answer while all of it may be calls
         self._tagged = _Tagged(names) if form.is_tagged else None
@@ -42,22 +40,18 @@ class ToolText:
             if _may_be_calls(self._begun):
                 return "", ()
             text, self._begun = self._begun, None
-        return self._counted(self._tagged.push(text) if self._tagged is not None else (text, ()))
+        return self._tagged.push(text) if self._tagged is not None else (text, ())
 
     def finish(self) -> Taken:
         """Return the text held back: as calls if they are whole, else as plain text."""
         begun, self._begun = self._begun or "", None
         if begun.strip() and (calls := parsed_calls(_unfenced(begun), self._names)):
-            return self._counted(("", calls))
+            return "", calls
         if self._tagged is None:
             return begun, ()
         shown, calls = self._tagged.push(begun)
         rest, more = self._tagged.finish()
-        return self._counted((shown + rest, calls + more))
-
-    def _counted(self, taken: Taken) -> Taken:
-        self.num_calls += len(taken[1])
-        return taken
+        return shown + rest, calls + more
 
 
 def _may_be_calls(text: str) -> bool:
