@@ -9,12 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from twostroke import __version__
 from twostroke.backend.choose import Backend, choose_backend
 from twostroke.backend.runner import ModelRunner
-from twostroke.cache.manager import KVCacheManager
+from twostroke.cache.manager import KVCacheManager, blocks_for
 from twostroke.config import EngineConfig
 from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
@@ -61,11 +62,8 @@ class BuiltEngine:
 
     def new_runner(self, num_tokens: int) -> ModelRunner:
         """Return a runner apart from the engine's, with a cache for num_tokens tokens."""
-        return self.backend.runner(
-            -(-num_tokens // BLOCK_SIZE),
-            max_tokens=self.config.prefill_chunk + self.config.max_num_seqs,
-            max_positions=num_tokens,
-        )
+        config = replace(self.config, max_model_len=num_tokens)
+        return _runner(self.backend, config, blocks_for(num_tokens))
 
 
 def build_engine(
@@ -87,16 +85,9 @@ def build_engine(
     """
     backend = choose_backend(model, config, calibrate=calibrate)
     resolved, num_blocks = _resolve(model, config, backend)
-    cost = CostModel(
-        shape_of_model(model.config, model.weights, backend.packed_bytes),
-        KvFormat(resolved.kv_type.value),
-    )
-    assert resolved.max_model_len is not None
-    runner = backend.runner(
-        num_blocks,
-        max_tokens=resolved.prefill_chunk + resolved.max_num_seqs,
-        max_positions=resolved.max_model_len,
-    )
+    shape = shape_of_model(model.config, model.weights, backend.packed_bytes)
+    cost = CostModel(shape, KvFormat(resolved.kv_type.value))
+    runner = _runner(backend, resolved, num_blocks)
     predictor = _predictor(model, resolved, backend, cost)
     meter = PhaseMeter(
         model=model.name,
@@ -113,14 +104,18 @@ def build_engine(
         max_wait_s=max_wait_s,
         block_bytes=backend.block_bytes,
     )
-    engine = Engine(
-        scheduler,
-        runner,
-        meter=meter,
-        observers=observers,
-        predictor=predictor,
-    )
+    engine = Engine(scheduler, runner, meter=meter, observers=observers, predictor=predictor)
     return BuiltEngine(engine, backend, resolved, cost, num_blocks, predictor)
+
+
+def _runner(backend: Backend, config: EngineConfig, num_blocks: int) -> ModelRunner:
+    """Return a runner for steps as large as the scheduler makes them."""
+    assert config.max_model_len is not None, "the config must be resolved"
+    return backend.runner(
+        num_blocks,
+        max_tokens=config.prefill_chunk + config.max_num_seqs,
+        max_positions=config.max_model_len,
+    )
 
 
 def _advise(record: RequestRecord) -> tuple[str, ...]:
