@@ -35,9 +35,9 @@ def summary_of(path: Path, architecture: str = "llama", **numbers: object) -> GG
 SHAPE = {"block_count": 32, "embedding_length": 4096, "attention__head_count": 32}
 
 
-def test_kv_bytes_of_llama_3_1_8b(tmp_path: Path) -> None:
+def test_kv_values_of_llama_3_1_8b(tmp_path: Path) -> None:
     summary = summary_of(tmp_path / "m.gguf", **SHAPE, attention__head_count_kv=8)
-    assert summary.kv_bytes_per_token == 131_072  # 128 KiB a token (docs/formulas.md)
+    assert summary.kv_values_per_token == 65_536  # 128 KiB a token in bf16 (docs/formulas.md)
     assert summary.num_kv_heads == (8,)
     assert (summary.key_length, summary.value_length) == (128, 128)
 
@@ -52,17 +52,17 @@ def test_heads_may_differ_per_layer_and_k_from_v(tmp_path: Path) -> None:
         attention__value_length=32,
     )
     assert summary.num_kv_heads == (1, 2, 4)
-    assert summary.kv_bytes_per_token == 7 * (64 + 32) * 2
+    assert summary.kv_values_per_token == 7 * (64 + 32)
 
 
 def test_layers_that_share_k_and_v_are_not_counted(tmp_path: Path) -> None:
     summary = summary_of(tmp_path / "m.gguf", **SHAPE, attention__shared_kv_layers=30)
-    assert summary.kv_bytes_per_token == 2 * 32 * 256 * 2
+    assert summary.kv_values_per_token == 2 * 32 * 256
 
 
 @pytest.mark.parametrize("key", ["attention__kv_lora_rank", "ssm__state_size"])
 def test_another_kind_of_state_has_no_figure_a_token(tmp_path: Path, key: str) -> None:
-    assert summary_of(tmp_path / "m.gguf", **SHAPE, **{key: 512}).kv_bytes_per_token is None
+    assert summary_of(tmp_path / "m.gguf", **SHAPE, **{key: 512}).kv_values_per_token is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_nonsense_counts_as_unknown(tmp_path: Path, wrong: dict[str, object]) ->
     if "attention__head_count_kv" in wrong:
         assert summary.num_kv_heads == (32,)  # falls back to the query heads
     else:
-        assert summary.kv_bytes_per_token is None
+        assert summary.kv_values_per_token is None
 
 
 def test_types_are_counted_with_their_bytes(tmp_path: Path) -> None:

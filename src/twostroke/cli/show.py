@@ -1,4 +1,4 @@
-"""`twostroke show`: what a model's file says about itself."""
+"""`twostroke show`: the facts of a model's file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from twostroke.cli.text_output import print_json, print_rows, printable, size_te
 from twostroke.formats.gguf import open_gguf
 from twostroke.formats.summary import GGUFSummary, summarize
 from twostroke.model.hub import ModelFiles, resolve
+from twostroke.predict.kv import KvFormat
 
 OPTIONS = (
     Option(
@@ -40,7 +41,9 @@ def command(name: str, *, as_json: bool) -> None:
             "paths": [printable(str(path)) for path in files.paths],
             "sha256": files.sha256,
         }
-        print_json(place | asdict(summary))
+        facts = asdict(summary)
+        del facts["kv_values_per_token"]
+        print_json(place | facts | {"kv_bytes_per_token": _kv_bytes(summary)})
     else:
         print_rows(_rows(files, summary))
 
@@ -85,10 +88,16 @@ def _kv_heads(summary: GGUFSummary) -> str:
     return str(heads[0]) if len(heads) == 1 else f"{min(heads)} to {max(heads)}"
 
 
+def _kv_bytes(summary: GGUFSummary) -> int | None:
+    values = summary.kv_values_per_token
+    return None if values is None else int(KvFormat("bf16").row_bytes(1, values))
+
+
 def _kv_cache(summary: GGUFSummary) -> str:
-    if summary.kv_bytes_per_token is None:
+    kv_bytes = _kv_bytes(summary)
+    if kv_bytes is None:
         return "unknown bytes per token"
-    text = f"{summary.kv_bytes_per_token:,} bytes per token (f16 or bf16)"
+    text = f"{kv_bytes:,} bytes per token (f16 or bf16)"
     if summary.sliding_window is None:
         return text
     return f"{text}, at most; some layers keep only {summary.sliding_window:,} tokens"

@@ -36,9 +36,7 @@ class GGUFHeader:
     version: int
     metadata: Mapping[str, Value]
     tensors: tuple[TensorInfo, ...]
-    alignment: int
     header_bytes: int  # up to the end of the last tensor record, padding not counted
-    data_start: int
 
 
 def parse_header(data: Buffer, *, file_size: int | None = None, shard: int = 0) -> GGUFHeader:
@@ -66,7 +64,7 @@ def parse_header(data: Buffer, *, file_size: int | None = None, shard: int = 0) 
         shard=shard,
     )
     tensors = located(records, section)
-    return GGUFHeader(version, metadata, tensors, alignment, reader.pos, section.start)
+    return GGUFHeader(version, metadata, tensors, reader.pos)
 
 
 def _read_version(reader: HeaderReader) -> int:

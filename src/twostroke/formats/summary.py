@@ -14,7 +14,7 @@ from twostroke.formats.gguf import GGUFFile
 from twostroke.formats.gguf_facts import ArchitectureFacts
 from twostroke.formats.gguf_metadata import Value
 
-# A file with one of these keys keeps another state than K and V: no KV bytes per token are given.
+# A file with one of these keys keeps another state than K and V: their number is not given.
 _OTHER_STATE = ("attention.kv_lora_rank", "ssm.state_size", "wkv.head_size")
 
 
@@ -29,9 +29,7 @@ class TypeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GGUFSummary:
-    """The facts. Units: bytes; kv_bytes_per_token is at 2 bytes a value (f16, bf16), as if no layer
-    had a sliding window.
-    """
+    """The facts. Units: bytes; kv_values_per_token counts all layers, as if none had a window."""
 
     name: str | None
     architecture: str | None
@@ -46,7 +44,7 @@ class GGUFSummary:
     num_kv_heads: tuple[int, ...] | None  # one number where all layers agree
     key_length: int | None
     value_length: int | None
-    kv_bytes_per_token: int | None
+    kv_values_per_token: int | None
     sliding_window: int | None
     tokenizer: str | None
     pre_tokenizer: str | None
@@ -75,7 +73,7 @@ def summarize(model: GGUFFile) -> GGUFSummary:
         num_kv_heads=tuple(heads[:1] if len(set(heads)) == 1 else heads) if heads else None,
         key_length=_head_length(facts, "attention.key_length"),
         value_length=_head_length(facts, "attention.value_length"),
-        kv_bytes_per_token=_kv_bytes_per_token(facts, heads),
+        kv_values_per_token=_kv_values_per_token(facts, heads),
         sliding_window=facts.number("attention.sliding_window"),
         tokenizer=_text(metadata, "tokenizer.ggml.model"),
         pre_tokenizer=_text(metadata, "tokenizer.ggml.pre"),
@@ -109,10 +107,11 @@ def _head_length(facts: ArchitectureFacts, key: str) -> int | None:
     return width // heads if width is not None and heads is not None else None
 
 
-def _kv_bytes_per_token(facts: ArchitectureFacts, kv_heads: list[int] | None) -> int | None:
+def _kv_values_per_token(facts: ArchitectureFacts, kv_heads: list[int] | None) -> int | None:
+    """Return the values of K and V of one token."""
     key, value = (_head_length(facts, f"attention.{part}_length") for part in ("key", "value"))
     has_other_state = any(facts.value(name) is not None for name in _OTHER_STATE)
     if kv_heads is None or key is None or value is None or has_other_state:
         return None
     shared = facts.number("attention.shared_kv_layers") or 0
-    return 2 * (key + value) * sum(kv_heads[: max(len(kv_heads) - shared, 0)])
+    return (key + value) * sum(kv_heads[: max(len(kv_heads) - shared, 0)])
