@@ -78,7 +78,7 @@ def text_block(templates: tuple[str, ...]) -> bytes:
 
 
 def megabytes_per_s(block: bytes, megabytes: float, runs: int) -> dict[str, float]:
-    """Scan `megabytes` of repeated text; return the best and the median rate and what was found."""
+    """Scan `megabytes` of repeated text; return best and median rate and the number of items."""
     repeats = max(1, round(megabytes * 1e6 / len(block)))
     rates, found = [], 0
 

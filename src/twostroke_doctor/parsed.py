@@ -1,7 +1,7 @@
-"""What a log says, in three kinds: requests, server windows, and facts about the set-up.
+"""The content of a log, in three kinds: requests, server windows, and facts about the set-up.
 
 Knows no engine's words (those are in `parsers`) and draws no conclusion (that is `diagnose`).
-Everything kept here is bounded: what a huge log holds beyond the caps is counted, not stored.
+Everything kept here is bounded: items of a huge log beyond the caps are counted, not stored.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ FACTS = MappingProxyType(
         "kv_type_v": ("stored type of V", "name"),
         "flash_attention": ("fused attention on", "bool"),
         "full_reprocess": ("the whole prompt is computed again, and why", "text"),
-        "prefix_match": ("the prompt's head was found in the cache", "bool"),
+        "prefix_match": ("a prefix of the prompt was found in the cache", "bool"),
         "prompt_truncated_tokens": ("prompt tokens cut away to fit (label: limit)", "tokens"),
         "preemptions_total": ("preemptions since the server started", "preemptions"),
-        "preemption_mode": ("what preemption does: recompute or swap", "text"),
+        "preemption_mode": ("action on preemption: recompute or swap", "text"),
         "endpoint_latency_s": ("server's time for one call (label: status method path)", "s"),
         "gpu_share": ("share of the model on the GPU (label: model)", "0 to 1"),
         "model_size_bytes": ("memory of the loaded model (label: model)", "bytes"),
@@ -83,7 +83,7 @@ FACTS = MappingProxyType(
     }
 )
 
-# flag -> meaning: what `meter.flags` of a record from a log may hold.
+# flag -> meaning: the flags that `meter.flags` of a record from a log may hold.
 FLAGS = MappingProxyType(
     {
         "meter_inconsistent": "a printed rate is not its count over its time (more than 2 %)",
@@ -131,7 +131,7 @@ Item = RequestRecord | WindowRecord | Fact
 class Parsed:
     """All that was read from one or more logs, in order of reading.
 
-    records, windows, facts: the first MAX_*; `dropped` counts what came after, by kind. A fact
+    records, windows, facts: the first MAX_*; `dropped` counts the later ones, by kind. A fact
     repeated with the same value is kept once and counted in `fact_counts`. unknown: lines that told
     nothing, by kind: an engine's name for lines in its words that no parser took, `other` for the
     rest.

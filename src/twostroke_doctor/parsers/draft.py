@@ -107,7 +107,7 @@ class Draft:
             self.flag("time_derived")
 
     def complete_prompt(self) -> None:
-        """Fill the third of total = cached + new where two are known; drop what contradicts it."""
+        """Fill the third of total = cached + new where two are known and agree."""
         total, cached, new = self.prompt_total, self.prompt_cached, self.prompt_new
         if total is None and cached is not None and new is not None:
             self.prompt_total = cached + new

@@ -14,9 +14,9 @@ from dataclasses import fields
 
 from twostroke_doctor.parsed import FACTS, Item
 from twostroke_doctor.parsers.draft import Draft
+from twostroke_doctor.parsers.items import fact_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import KINDS, NUMBER, PLAIN, Value, plain
-from twostroke_doctor.parsers.quick import new_fact
 
 Stated = tuple[str, Value, str | None]  # a fact's name, value and label
 Then = Callable[[Draft, re.Match[str]], None]
@@ -84,10 +84,7 @@ class LineFormat:
             value = read(texts[at]) if texts[at] is not None else None
             if value is not None:
                 stated.append((name, value, label))
-        return [
-            new_fact(name=n, value=v, engine=engine, label=lab, file=line.file, line=line.number)
-            for n, v, lab in stated
-        ]
+        return [fact_at(line, engine, *one) for one in stated]
 
     def begins(self, draft: Draft) -> bool:
         """Tell whether the line belongs to a request after the open one."""

@@ -16,29 +16,29 @@ from twostroke_doctor.parsers.openai_usage import add_usage, is_usage
 from twostroke_doctor.parsers.tgi import fill_span
 
 Json = Mapping[str, Any]
-Fields = Mapping[str, tuple[str, Callable[[object], float | int | str | None]]]
+Read = Callable[[object], float | int | str | None]
+Fields = Mapping[str, tuple[str, Read]]
 
 _RATES = ("prefill_tok_s", "decode_tok_s", "e2e_tok_s")
 _TPS = "tokens_per_second"
 
 
-def _ms(value: object) -> float | None:
-    milliseconds = json_positive(value)
-    return None if milliseconds is None else milliseconds / 1000
+def _in_seconds(
+    per_second: float, read: Callable[[object], float | None] = json_positive
+) -> Callable[[object], float | None]:
+    def seconds(value: object) -> float | None:
+        time = read(value)
+        return None if time is None else time / per_second
 
-
-def _waited_ms(value: object) -> float | None:
-    milliseconds = json_number(value)  # a queue may be empty
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _ns(value: object) -> float | None:
-    nanoseconds = json_positive(value)
-    return None if nanoseconds is None else nanoseconds / 1e9
+    return seconds
 
 
 def _text(value: object) -> str | None:
     return value[:200] if isinstance(value, str) else None
+
+
+_ms, _ns = _in_seconds(1e3), _in_seconds(1e9)
+_waited_ms = _in_seconds(1e3, json_number)  # a queue may be empty
 
 
 def _has(*keys: str) -> Callable[[Json], bool]:

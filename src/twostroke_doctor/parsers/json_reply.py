@@ -13,10 +13,10 @@ from twostroke.dataclass import dataclass
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers import own
 from twostroke_doctor.parsers.draft import Draft
+from twostroke_doctor.parsers.items import fact_at
 from twostroke_doctor.parsers.json_meters import LLAMA_SERVER, draft_of
 from twostroke_doctor.parsers.lines import Line, load_json
 from twostroke_doctor.parsers.numbers import json_count
-from twostroke_doctor.parsers.quick import new_fact
 from twostroke_doctor.parsers.table import MAX_OPEN
 
 _MAX_ITEMS = 100_000  # records in one document
@@ -26,7 +26,7 @@ _PARTS = ("usage", "timings", "stats", "metrics")
 
 @dataclass(slots=True)
 class _Stream:
-    """What the chunks of one stream have said so far."""
+    """The parts of a reply that the chunks of one stream have given so far."""
 
     id: str
     line: Line
@@ -44,7 +44,7 @@ class JsonParser:
         self._streams: dict[str, _Stream] = {}
 
     def feed(self, line: Line) -> list[Item] | None:
-        """Return what a line completes, or None when it holds no JSON that we know."""
+        """Return the items that a line completes, or None when it holds no JSON that we know."""
         start = line.text.find("{") if not line.text.startswith("[") else 0
         if start < 0:
             return None
@@ -152,16 +152,7 @@ def _progress(obj: dict[str, Any], line: Line) -> list[Item] | None:
     if not isinstance(progress, dict):
         return None
     total, cached, done = (json_count(progress.get(k)) for k in ("total", "cache", "processed"))
-    if total is None or cached is None or done is None or not cached <= done <= total:
-        return None
-    if total == cached:
+    if total is None or cached is None or done is None or not cached <= done <= total > cached:
         return None
     share = (done - cached) / (total - cached)
-    fact = new_fact(
-        name="prefill_progress",
-        value=share,
-        engine=LLAMA_SERVER.engine,
-        file=line.file,
-        line=line.number,
-    )
-    return [fact]
+    return [fact_at(line, LLAMA_SERVER.engine, "prefill_progress", share)]

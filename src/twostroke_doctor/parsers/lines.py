@@ -106,7 +106,7 @@ def unwrap(raw: str, number: int, file: str | None) -> Line:
             stamp = _clock(kind, match.group(kind))
             t_s = t_s if stamp is None else stamp
             if kind == "uptime":
-                break  # llama.cpp's own prefix: what follows is its text
+                break  # llama.cpp's own prefix: its text follows
             kind = "rank" if kind == "iso" else ""
         name = match.group("host" if kind == "journal" else kind) if kind else None
         if name:

@@ -11,9 +11,9 @@ import re
 from twostroke_doctor.parsed import Fact, Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
+from twostroke_doctor.parsers.items import fact_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import NUMBER, num
-from twostroke_doctor.parsers.quick import new_fact
 from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
 
 SERVER_MARK = "[LM STUDIO SERVER]"
@@ -94,12 +94,7 @@ class LmStudioParser(TableParser):
         if len(self._progress) >= MAX_OPEN:
             out += self._given_up()
         if percent < 100:
-            self._progress[line.source] = new_fact(
-                name="prefill_progress",
-                value=percent / 100,
-                engine=self.engine,
-                label=match.group(1),
-                file=line.file,
-                line=line.number,
+            self._progress[line.source] = fact_at(
+                line, self.engine, "prefill_progress", percent / 100, match.group(1)
             )
         return out

@@ -11,10 +11,10 @@ import re
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat
+from twostroke_doctor.parsers.items import window_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import NUMBER, num
 from twostroke_doctor.parsers.table import TableParser
-from twostroke_doctor.parsers.windows import make_window
 
 _AVERAGES = re.compile(
     rf"Averages: prompt_tps=({NUMBER}), generation_tps=({NUMBER}), peak_memory=[\d.]+(?=\s|,|$)"
@@ -54,7 +54,7 @@ class MlxLmParser(TableParser):
         if match is None:
             return items
         rates = {"prompt_tok_s": num(match.group(1)), "output_tok_s": num(match.group(2))}
-        window = make_window(self.engine, line, {}, rates, flags=("benchmark",))
+        window = window_at(line, self.engine, {}, rates, flags=("benchmark",))
         return [window, *(items or [])]
 
     def finish(self, draft: Draft) -> list[Item]:

@@ -1,4 +1,4 @@
-"""OpenAI-compatible replies and chunks: what a chunk carries, and token counts from `usage`.
+"""OpenAI-compatible replies and chunks: the kind of a chunk, and token counts from `usage`.
 
 A chunk is not a token, and it may hold many or none.
 """
@@ -13,7 +13,7 @@ from twostroke_doctor.parsers.numbers import json_count
 
 
 def chunk_kind(chunk: dict[str, Any]) -> str:
-    """Name what one stream chunk carries.
+    """Name the content of one stream chunk.
 
     Returns:
         error, usage (no choices), tool, reasoning, content, or empty (role only, or "").
@@ -57,7 +57,7 @@ def add_usage(draft: Draft, usage: dict[str, Any]) -> None:
         prompt = json_count(usage.get("input_tokens"))
         if prompt is not None and "cache_read_input_tokens" in usage:
             written = json_count(usage.get("cache_creation_input_tokens")) or 0
-            prompt += (cached or 0) + written  # such input_tokens leave out what touched the cache
+            prompt += (cached or 0) + written  # these are not in such input_tokens
     output = json_count(usage.get("completion_tokens"))
     if output is None:
         output = json_count(usage.get("output_tokens"))

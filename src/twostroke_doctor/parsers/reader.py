@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 CHUNK_BYTES = 1 << 20
-AHEAD_BYTES = 1 << 20  # what a candidate line may look ahead: pretty-printed JSON, wrapped lines
+AHEAD_BYTES = 1 << 20  # look-ahead of a candidate line: pretty-printed JSON, wrapped lines
 
 LogSource = str | bytes | Path | BinaryIO | Iterable[str] | Iterable[bytes]
 
@@ -28,7 +28,7 @@ class Chunk:
 
 
 def open_source(source: LogSource) -> tuple[Iterator[bytes], BinaryIO | None]:
-    """Return byte blocks of a path, text, stream or iterable of lines, and what to close after."""
+    """Return byte blocks of a source, and the stream to close after them."""
     if isinstance(source, Path):
         stream = source.open("rb")
         return _blocks(stream), stream

@@ -7,16 +7,15 @@ is the previous prefill over the gap since it, idle time included. Keys are read
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator
 
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat, line_formats
+from twostroke_doctor.parsers.items import sort_pairs, window_at
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import duration, num, whole
+from twostroke_doctor.parsers.numbers import duration, num
 from twostroke_doctor.parsers.table import TableParser
-from twostroke_doctor.parsers.windows import make_window
 
 _BATCH = re.compile(r"\b(Prefill|Decode) batch([.,]| \[\d{1,12}\][.,]?) ?(.*)", re.DOTALL)
 _PAIR = re.compile(r"^\s?(#?[A-Za-z][\w \-/()#]{0,40}): ([\w.%\-]{1,24})\s{0,4}$")
@@ -82,48 +81,28 @@ class SglangParser(TableParser):
         batch, mark, text = match.groups()
         new_prefill = batch == "Prefill" and mark.endswith(",")
         last = "input throughput (token/s)" if new_prefill else "#queue-req"
-        fields: dict[str, Any] = {}
-        facts: dict[str, float | str] = {"batch": batch.lower()}
-        for key, value in _pairs(text, last):
-            _take(key, value, fields, facts)
+        facts, fields = sort_pairs(_values(text, last), _FIELDS)
         if not fields:
             return None
         if "prefix_hit_rate" not in fields:
             fields["prefix_hit_rate"] = _hit_rate(facts)
-        return [make_window(self.engine, line, facts, fields)]
+        return [window_at(line, self.engine, {"batch": batch.lower(), **facts}, fields)]
 
 
-def _pairs(text: str, last: str) -> list[tuple[str, str]]:
-    """Split on commas; a final pair other than `last` may be cut in its digits: leave it out."""
+def _values(text: str, last: str) -> Iterator[tuple[str, float | str]]:
+    """Yield the printed pairs; a final one other than `last` may be cut in its digits."""
     parts = text.split(",")[:32]
     found = [match for part in parts if (match := _PAIR.match(part)) is not None]
-    pairs = [(match.group(1), match.group(2)) for match in found]
-    ends_open = bool(pairs) and parts[-1].strip().endswith(pairs[-1][1])
-    return pairs[:-1] if ends_open and pairs[-1][0] != last else pairs
-
-
-def _take(key: str, text: str, fields: dict[str, Any], facts: dict[str, float | str]) -> None:
-    """Put one printed pair where it belongs: a field of the window or a fact beside it."""
-    name = _FIELDS.get(key)
-    value = num(text.removesuffix("%"))
-    if text in ("True", "False"):
-        facts[_fact_key(key)] = text.lower()
-    elif value is None:
-        return
-    elif name is None:
-        facts[_fact_key(key)] = value
-    elif name in ("running", "waiting"):
-        count = whole(text)
-        if count is not None:
-            fields[name] = count
-    else:
-        is_percent = text.endswith("%") or (name == "prefix_hit_rate" and value > 1)
-        fields[name] = value / 100 if is_percent else value
-
-
-@lru_cache(maxsize=256)  # every line has the same keys
-def _fact_key(key: str) -> str:
-    return key.replace("#", "num ").strip().replace("-", "_").replace(" ", "_").lower()
+    if found and parts[-1].strip().endswith(found[-1].group(2)) and found[-1].group(1) != last:
+        found.pop()
+    for key, printed in (match.groups() for match in found):
+        value = num(printed.removesuffix("%"))
+        if printed in ("True", "False"):
+            yield key, printed.lower()
+        elif value is not None:
+            is_percent = key in _FIELDS and printed.endswith("%")
+            is_percent = is_percent or (key == "cache hit rate" and value > 1)
+            yield key, value / 100 if is_percent else value
 
 
 def _hit_rate(facts: dict[str, float | str]) -> float | None:

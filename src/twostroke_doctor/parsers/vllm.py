@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 from twostroke.record import WindowRecord
 from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.formats import line_formats
+from twostroke_doctor.parsers.items import sort_pairs, window_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import NUMBER, num
 from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
-from twostroke_doctor.parsers.windows import make_window
 
 _PAIR = re.compile(rf"([A-Z][A-Za-z \-]{{2,40}}?): ({NUMBER})(%| tokens/s| reqs| tokens|(?=,))")
 _HIT_RATE_V0 = re.compile(rf"Prefix cache hit rate: GPU: ({NUMBER})%, CPU: ({NUMBER})%")
@@ -40,7 +39,6 @@ _WINDOW_KEYS = {  # printed key -> field of WindowRecord
     "Prefix cache hit rate": "prefix_hit_rate",
     "Preemptions": "preemptions",
 }
-_COUNTS = ("running", "waiting", "preemptions")
 _CPU_HIT_RATE = "cpu_prefix_cache_hit_rate"
 _MAX_CLOCKS = 256
 _MAX_WINDOW_S = 3600
@@ -97,14 +95,7 @@ class VllmParser(TableParser):
         return out
 
     def _window(self, line: Line) -> list[Item] | None:
-        fields: dict[str, Any] = {}
-        facts: dict[str, float | str] = {}
-        for key, value in _pairs(line.text):
-            name = _WINDOW_KEYS.get(key)
-            if name is None:
-                facts[key.lower().replace(" ", "_")] = value
-            else:
-                fields[name] = int(value) if name in _COUNTS else value
+        facts, fields = sort_pairs(_pairs(line.text), _WINDOW_KEYS)
         if "prompt_tok_s" not in fields:
             return None
         source, engine = line.source, _ENGINE_NUMBER.search(line.text)
@@ -112,7 +103,7 @@ class VllmParser(TableParser):
             facts["engine_number"] = float(engine.group(1))
             source += f"#{engine.group(1)}"
         fields["window_s"] = self._since_last(source, line.t_s)
-        return self._hold(line.source, make_window(self.engine, line, facts, fields))
+        return self._hold(line.source, window_at(line, self.engine, facts, fields))
 
     def _speculation(self, line: Line) -> list[Item] | None:
         """Read a SpecDecoding line as a window of its own: it has no request and no prompt rate."""
@@ -121,7 +112,7 @@ class VllmParser(TableParser):
             for key, value in _pairs(line.text)
             if key in _SPECULATION_KEYS
         }
-        return [make_window(self.engine, line, facts, {})] if facts else None
+        return [window_at(line, self.engine, facts, {})] if facts else None
 
     def _hold(self, source: str, window: WindowRecord) -> list[Item]:
         """Pass a V1 window on at once; keep a V0 one for the line that may follow it."""

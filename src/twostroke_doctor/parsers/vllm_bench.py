@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 from twostroke_doctor.parsed import Item
+from twostroke_doctor.parsers.items import window_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import NUMBER, num, positive
 from twostroke_doctor.parsers.table import MAX_OPEN
-from twostroke_doctor.parsers.windows import make_window
 
 _MAX_LINES = 64
 _FACTS = {  # printed label -> fact of the window
@@ -87,9 +87,9 @@ class VllmBenchParser:
         elif isinstance(printed, float) and printed and abs(output_rate - printed) > 0.02 * printed:
             flags.append("meter_inconsistent")
         rates = {"prompt_tok_s": prompt_rate, "output_tok_s": output_rate, "window_s": seconds}
-        return make_window(
-            self.engine,
+        return window_at(
             lines[0]._replace(t_s=None),
+            self.engine,
             facts,
             rates,
             flags=tuple(flags),
