@@ -20,6 +20,7 @@ from twostroke_doctor.parsers.quick import (
     new_record,
 )
 
+RATES = frozenset({"prefill_tok_s", "decode_tok_s", "decode_now_tok_s", "e2e_tok_s"})
 _NO_SPECULATION = Speculation()
 _MAX_LINES = 16  # evidence lines kept a record
 _UNACCOUNTED_MIN_S = 0.0005

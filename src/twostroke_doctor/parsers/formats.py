@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from twostroke_doctor.parsed import FACTS, Item
-from twostroke_doctor.parsers.draft import Draft
+from twostroke_doctor.parsers.draft import RATES, Draft
 from twostroke_doctor.parsers.items import fact_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import KINDS, NUMBER, PLAIN, Value, plain
@@ -25,7 +25,6 @@ ALWAYS = ("engine",)  # `opens` of a format that begins a request whatever came 
 
 _LITERAL = re.compile("`([^`]+)`")
 _PLACE = re.compile(r"\{(\w*):(\w+)\}")
-_RATES = frozenset({"prefill_tok_s", "decode_tok_s", "decode_now_tok_s", "e2e_tok_s"})
 _DRAFT = frozenset(one.name for one in fields(Draft))
 
 
@@ -69,7 +68,7 @@ class LineFormat:
         kinds = {name: KINDS[kind].read for name, kind in _PLACE.findall(pattern)}
         places = [(name, at - 1, kinds.get(name, str)) for name, at in compiled.groupindex.items()]
         self._facts = [one for one in places if one[0] in FACTS]
-        self._rates = [one[:2] for one in places if one[0] in _RATES]
+        self._rates = [one[:2] for one in places if one[0] in RATES]
         self._fields = [one for one in places if one[0] in _DRAFT]
         self._label = [one for one in places if one[0].startswith("label")]
         self.is_request = bool(opens or joins or closes or self._rates or self._fields)

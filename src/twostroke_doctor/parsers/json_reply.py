@@ -17,7 +17,7 @@ from twostroke_doctor.parsers.items import fact_at
 from twostroke_doctor.parsers.json_meters import LLAMA_SERVER, draft_of
 from twostroke_doctor.parsers.lines import Line, load_json
 from twostroke_doctor.parsers.numbers import json_count
-from twostroke_doctor.parsers.table import MAX_OPEN
+from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
 
 _MAX_ITEMS = 100_000  # records in one document
 _MAX_STREAM_LINES = 16
@@ -34,13 +34,13 @@ class _Stream:
     parts: dict[str, Any] = field(default_factory=dict)
 
 
-class JsonParser:
+class JsonParser(TableParser):
     """Reads any line that holds a JSON object; one open stream a source."""
 
     engine = "json"
-    signatures: tuple[str, ...] = ()
 
     def __init__(self) -> None:
+        super().__init__()
         self._streams: dict[str, _Stream] = {}
 
     def feed(self, line: Line) -> list[Item] | None:

@@ -67,7 +67,7 @@ class LmStudioParser(TableParser):
     def take(self, form: LineFormat, match: re.Match[str], line: Line, out: list[Item]) -> None:
         """Add a line to its request; without a stamp the request's times cannot be told."""
         if line.t_s is None:
-            self._drafts.pop(line.source)
+            self._drafts.pop(line.source, None)
         else:
             super().take(form, match, line, out)
 

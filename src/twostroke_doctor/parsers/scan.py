@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from twostroke.errors import ConfigError
 from twostroke_doctor.parsed import Item, Parsed
@@ -23,13 +22,14 @@ from twostroke_doctor.parsers.ollama import BLOCK_OPENS, OllamaParser
 from twostroke_doctor.parsers.reader import LogSource, chunks, open_source
 from twostroke_doctor.parsers.sglang import SglangParser
 from twostroke_doctor.parsers.tabby import TabbyParser
+from twostroke_doctor.parsers.table import TableParser
 from twostroke_doctor.parsers.text_generation_webui import TextGenerationWebuiParser
 from twostroke_doctor.parsers.tgi import TgiParser
 from twostroke_doctor.parsers.vllm import VllmParser
 from twostroke_doctor.parsers.vllm_bench import VllmBenchParser
 from twostroke_doctor.parsers.walk import NEEDLES, Walk
 
-__all__ = ["NEEDLES", "EngineParser", "LogScanner", "iter_items", "parse"]
+__all__ = ["NEEDLES", "LogScanner", "iter_items", "parse"]
 
 _ENGINE_WORDS = re.compile(
     r"ollama|llama|vllm|sglang|text_generation_router|kobold|exllama|mlx_lm|LM STUDIO",
@@ -47,23 +47,7 @@ _MAX_PARTS = 4
 _MAX_ROUTES = 4
 
 
-class EngineParser(Protocol):
-    """The interface of a parser. `feed` returns None for a line that is not its own."""
-
-    engine: str
-
-    @property
-    def signatures(self) -> tuple[str, ...]:
-        """The words by which a line is routed here."""
-
-    def feed(self, line: Line) -> list[Item] | None:
-        """Return the items that a line completes."""
-
-    def flush(self) -> list[Item]:
-        """Return the items that the log's end leaves open."""
-
-
-def _parsers() -> list[EngineParser]:
+def _parsers() -> list[TableParser]:
     return [
         LlamaServerParser(),
         LlamaCppParser(),
@@ -87,8 +71,8 @@ class LogScanner:
         self.unknown: dict[str, int] = {}
         self._json = JsonParser()
         self._ollama = OllamaParser()
-        self._parsers: list[EngineParser] = [self._ollama, *_parsers()]
-        self._routes: dict[str, list[EngineParser]] = {}
+        self._parsers: list[TableParser] = [self._ollama, *_parsers()]
+        self._routes: dict[str, list[TableParser]] = {}
         for parser in self._parsers:
             for signature in parser.signatures:
                 self._routes.setdefault(signature, []).append(parser)
@@ -139,7 +123,7 @@ class LogScanner:
 
     def _flush(self) -> list[Item]:
         self._tail = b""
-        parsers: list[EngineParser] = [self._json, *self._parsers]
+        parsers: list[TableParser] = [self._json, *self._parsers]
         return [item for parser in parsers for item in parser.flush()]
 
     def _take(self, line: Line, walk: Walk) -> list[Item] | None:
@@ -185,10 +169,10 @@ class LogScanner:
             self._count_unknown(line.text, tried)
         return items
 
-    def _route_line(self, line: Line) -> tuple[list[Item] | None, list[EngineParser]]:
+    def _route_line(self, line: Line) -> tuple[list[Item] | None, list[TableParser]]:
         """Return the items of a line, or None and the parsers that did not know it."""
         text = line.text
-        tried: list[EngineParser] = []
+        tried: list[TableParser] = []
         if "{" in text and '"' in text:
             items = self._json.feed(line)
             if items is not None:
@@ -204,7 +188,7 @@ class LogScanner:
             match = self._route.search(text, match.end(), MAX_TEXT)
         return None, tried
 
-    def _count_unknown(self, text: str, tried: list[EngineParser]) -> None:
+    def _count_unknown(self, text: str, tried: list[TableParser]) -> None:
         """Count a line that told nothing, under the engine whose words it holds."""
         if tried:
             kind = tried[0].engine

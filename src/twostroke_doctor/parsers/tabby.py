@@ -85,5 +85,5 @@ class TabbyParser(TableParser):
     def take(self, form: LineFormat, match: re.Match[str], line: Line, out: list[Item]) -> None:
         """Let a Metrics line replace the progress lines of its request."""
         if form.closes:
-            self._drafts.pop(self.key(line, match))
+            self._drafts.pop(self.key(line, match), None)
         super().take(form, match, line, out)

@@ -12,33 +12,6 @@ from twostroke_doctor.parsers.lines import Line
 MAX_OPEN = 64  # requests, windows or sources that a parser holds at once
 
 
-class Sources:
-    """At most MAX_OPEN open drafts by key, the oldest given back when a new one needs its place."""
-
-    def __init__(self) -> None:
-        self._open: dict[object, Draft] = {}
-
-    def get(self, key: object) -> Draft | None:
-        """Return the open draft of a key."""
-        return self._open.get(key)
-
-    def put(self, key: object, draft: Draft) -> Draft | None:
-        """Open a draft; return the one that has to make way: of this key, or the oldest."""
-        old = self._open.pop(key, None)
-        self._open[key] = draft
-        return self._open.pop(next(iter(self._open))) if len(self._open) > MAX_OPEN else old
-
-    def pop(self, key: object) -> Draft | None:
-        """Close and return the draft of a key."""
-        return self._open.pop(key, None)
-
-    def drain(self) -> list[Draft]:
-        """Close and return every draft, oldest first."""
-        out = list(self._open.values())
-        self._open.clear()
-        return out
-
-
 class TableParser:
     """Reads an engine's lines by its formats; every format that a line fits is applied."""
 
@@ -47,7 +20,7 @@ class TableParser:
     words: tuple[str, ...] = ()  # further texts by which a line is routed here
 
     def __init__(self) -> None:
-        self._drafts = Sources()
+        self._drafts: dict[object, Draft] = {}  # open requests, oldest first
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -81,12 +54,15 @@ class TableParser:
         draft.see(line)
         form.fill(draft, match)
         if form.closes:
-            self._drafts.pop(key)
+            self._drafts.pop(key, None)
             out += self.finish(draft)
 
     def opened(self, key: object, draft: Draft) -> list[Item]:
         """Open a draft; return the items of those that make way for it."""
-        old = self._drafts.put(key, draft)
+        old = self._drafts.pop(key, None)
+        self._drafts[key] = draft
+        if len(self._drafts) > MAX_OPEN:
+            old = self._drafts.pop(next(iter(self._drafts)))
         return [] if old is None else self.finish(old)
 
     def key(self, line: Line, match: re.Match[str]) -> object:
@@ -99,4 +75,6 @@ class TableParser:
 
     def flush(self) -> list[Item]:
         """Return the items that the log's end leaves open."""
-        return [item for draft in self._drafts.drain() for item in self.finish(draft)]
+        left = list(self._drafts.values())
+        self._drafts.clear()
+        return [item for draft in left for item in self.finish(draft)]

@@ -11,7 +11,7 @@ from twostroke_doctor.parsed import Item
 from twostroke_doctor.parsers.items import window_at
 from twostroke_doctor.parsers.lines import Line
 from twostroke_doctor.parsers.numbers import NUMBER, num, positive
-from twostroke_doctor.parsers.table import MAX_OPEN
+from twostroke_doctor.parsers.table import MAX_OPEN, TableParser
 
 _MAX_LINES = 64
 _FACTS = {  # printed label -> fact of the window
@@ -36,16 +36,17 @@ _LATENCY = re.compile(r"(Mean|Median|P\d{1,2}(?:\.\d)?) (TTFT|TPOT|ITL|E2EL) \(m
 _Facts = dict[str, float | str]
 
 
-class VllmBenchParser:
+class VllmBenchParser(TableParser):
     """Gathers one block a source; it ends with the next block or the log."""
 
     engine = "vllm"
-    signatures = (
+    words = (
         *(f"{label}:" for label in _FACTS),
         *(f"{name} (ms)" for name in ("TTFT", "TPOT", "ITL", "E2EL")),
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self._blocks: dict[str, tuple[_Facts, list[Line]]] = {}
 
     def feed(self, line: Line) -> list[Item] | None:
