@@ -47,7 +47,7 @@ def sort_pairs(
     fields: dict[str, Any] = {}
     for key, value in pairs:
         name = names.get(key)
-        if name is None:
+        if name is None or isinstance(value, str):
             facts[_fact_name(key)] = value
         else:
             fields[name] = int(value) if name in _COUNTS else value
