@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.advice.explain import explain_record
-from twostroke.advice.forecast import Asked, cures_for
+from twostroke.advice.predicted_cures import cures_for
+from twostroke.advice.workload import Workload
 from twostroke.config import EngineConfig
 from twostroke.llm import LLM
 from twostroke.record import RequestRecord
@@ -72,8 +73,8 @@ def chunks(llm: LLM, repeat: int) -> dict[str, Any]:
     for record in before:
         total, cached = record.prompt.total or 0, record.prompt.cached or 0
         drop = round((total - cached) * 15 / 20)
-        asked = Asked(prompt=total, output=16, cached=cached, drop=drop)
-        told += [c.saves_low_s for c in cures_for(predictor, asked) if c.key == "fewer_chunks"]
+        workload = Workload(prompt=total, output=16, cached=cached, dropped=drop)
+        told += [c.saves_low_s for c in cures_for(predictor, workload) if c.key == "fewer_chunks"]
     return outcome("chunks", told, before, after)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.advice.test_forecast import predictor
+from tests.advice.test_predicted_cures import predictor
 from twostroke.advice.brief import brief
 from twostroke.advice.explain import explain_record, explain_request
 from twostroke.record import (

@@ -32,14 +32,14 @@ def shorter_prompt(new_tokens: int | None, prefill_s: float) -> Cure:
 
 
 def stable_head(lost_s: float | None, lost_tokens: int | None, where: str = "") -> Cure:
-    """Keep the head of the prompt unchanged, so that the cache gives it."""
+    """Keep the prefix of the prompt unchanged, so that the cache has it."""
     what = (
-        "Keep the head of the prompt the same from turn to turn: documents once and early, only "
-        "append; time stamps and retrieved text at the end."
+        "Keep the beginning of the prompt the same from turn to turn: documents once and early, "
+        "only append; time stamps and retrieved text at the end."
     )
     if lost_s is None:
         return unpredicted("stable_head", what, where)
-    tokens = f"{lost_tokens:,} tokens were" if lost_tokens else "a known head was"
+    tokens = f"{lost_tokens:,} tokens were" if lost_tokens else "a known prefix was"
     basis = f"{tokens} computed again in {lost_s:.2f} s{where}"
     return exact("stable_head", what, lost_s, basis)
 

@@ -8,7 +8,8 @@ from typing import Any
 from twostroke.advice.brief import MIN_NEW_TOKENS, saving_text, seconds_text
 from twostroke.advice.cure import Cure, in_order
 from twostroke.advice.cures import for_record
-from twostroke.advice.forecast import Asked, cures_for
+from twostroke.advice.predicted_cures import cures_for
+from twostroke.advice.workload import Workload
 from twostroke.dataclass import dataclass
 from twostroke.predict.predictor import Predictor
 from twostroke.predict.speed import Seconds
@@ -82,7 +83,7 @@ def explain_record(
     cores: int | None = None,
     num_requests: int = 1,
 ) -> Explanation | None:
-    """Return where a measured request's time went and what would save some of it.
+    """Return the phase that held a measured request's wait, and the cures that shorten it.
 
     Savings are predicted on this machine's rates and brought to the measured wait; without a
     predictor they follow from the record alone. num_requests: seen so far, this one included.
@@ -93,7 +94,7 @@ def explain_record(
 
 
 def notes_of(record: RequestRecord, num_requests: int) -> list[str]:
-    """Return why advice from so little says less."""
+    """Return the reasons to trust advice from so few requests or tokens less."""
     notes = []
     if num_requests < MIN_REQUESTS:
         one = "one request" if num_requests == 1 else f"{num_requests} requests"
@@ -118,7 +119,7 @@ def _cures(
     phases, cached = record.phases, min(record.prompt.cached or 0, total - 1)
     batch = max(round(record.batch_mean or 1), 1)
     now = predictor.request(total, output, cached=cached, batch=batch, chunk=chunk)
-    asked = Asked(
+    workload = Workload(
         prompt=total,
         output=output,
         cached=cached,
@@ -131,13 +132,16 @@ def _cures(
         prefill_scale=_scale(phases.prefill_s, now.ttft),
         decode_scale=_scale(phases.decode_s, now.decode),
     )
-    # What no prediction covers: loading, and heads whose price the engine told.
+    # The prediction does not cover loading the model.
     rest = [c for c in for_record(record) if c.key == "keep_loaded"]
-    return in_order([*cures_for(predictor, asked), *rest])
+    return in_order([*cures_for(predictor, workload), *rest])
 
 
 def _lost(record: RequestRecord, predictor: Predictor) -> int:
-    """Return how many tokens the price of a miss stands for, by bisection on the prediction."""
+    """Return the tokens whose predicted prefill takes as long as the cache miss cost.
+
+    The number of tokens is found by bisection; 0 where the miss cost nothing or is unknown.
+    """
     price, total = record.cache.price_s, record.prompt.total or 0
     cached = record.prompt.cached or 0
     if not price or total - cached < 2:
@@ -153,5 +157,5 @@ def _lost(record: RequestRecord, predictor: Predictor) -> int:
 
 
 def _scale(measured_s: float | None, predicted: Seconds | None) -> float:
-    """Return measured / predicted, by what the predictor has learnt until now."""
+    """Return measured / predicted, 1 where either is unknown."""
     return measured_s / predicted.value if measured_s and predicted and predicted.value else 1.0

@@ -1,11 +1,14 @@
-"""A request's wait before it runs: what the scheduler would do with it now, in predicted time."""
+"""A request's wait before it runs, predicted from the scheduler's present state."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from twostroke.advice.brief import MIN_NEW_TOKENS
 from twostroke.advice.explain import Explanation, explain_request
-from twostroke.advice.forecast import Asked, cures_for
+from twostroke.advice.predicted_cures import cures_for
+from twostroke.advice.workload import Workload
 from twostroke.dataclass import dataclass
 from twostroke.errors import TwoStrokeError
 from twostroke.predict.cost import Span
@@ -16,10 +19,11 @@ from twostroke.scheduler.outlook import Outlook, prefill_beside_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrediction:
-    """None: unknown, and `missing` says why. Units: tokens; seconds; bytes.
+    """A request's predicted phases. None: unknown, and `missing` says why. Units: tokens; seconds;
+    bytes.
 
-    ttft is queue and prefill; the first token belongs to prefill. fits: yes, or no with the refusal
-    it would meet. max_tokens None: as long as the model likes, so decode and total are unknown.
+    ttft is queue and prefill; the first token belongs to prefill. max_tokens None: no limit was
+    given, so decode and total are unknown.
     """
 
     outlook: Outlook
@@ -31,7 +35,7 @@ class RequestPrediction:
 
     @property
     def fits(self) -> str:
-        """Whether it would be taken."""
+        """Whether the engine would admit the request: yes, or no (see the outlook's refusal)."""
         return "yes" if self.outlook.refusal is None else "no"
 
     @property
@@ -94,37 +98,42 @@ def predict_request(
     target_tpot_s: float,
     has_history: bool = False,
 ) -> RequestPrediction:
-    """Predict a request from what the scheduler would do with it."""
-    prefill = _prefill(predictor, outlook, prefill_chunk, target_tpot_s)
-    tpot = _tpot(predictor, outlook, max_tokens)
-    advice = None
-    if prefill is not None and tpot is not None and max_tokens:
-        phases = {
-            "queue": outlook.queue_s or 0.0,
-            "prefill": prefill.value,
-            "decode": tpot.value * (max_tokens - 1),
-        }
-        asked = Asked(
-            prompt=outlook.num_prompt,
-            output=max_tokens,
-            cached=outlook.num_cached,
-            queue_s=outlook.queue_s or 0.0,
-            batch=len(outlook.streams) + 1,
-            chunk=prefill_chunk,
-            has_history=has_history,
-        )
-        notes = ["predicted, not measured"]
-        if outlook.num_prompt - outlook.num_cached < 32:
-            notes.append("fewer than 32 new tokens: fixed costs rule prefill")
-        advice = explain_request(phases, cures_for(predictor, asked), notes)
-    return RequestPrediction(
+    """Predict a request from an outlook; pure, so that any thread may call it."""
+    prediction = RequestPrediction(
         outlook=outlook,
         max_tokens=max_tokens,
-        prefill=prefill,
-        tpot=tpot,
+        prefill=_prefill(predictor, outlook, prefill_chunk, target_tpot_s),
+        tpot=_tpot(predictor, outlook, max_tokens),
         missing=predictor.missing,
-        advice=advice,
+        advice=None,
     )
+    if prediction.prefill is None or prediction.tpot is None or not max_tokens:
+        return prediction
+    workload = Workload(
+        prompt=outlook.num_prompt,
+        output=max_tokens,
+        cached=outlook.num_cached,
+        queue_s=outlook.queue_s or 0.0,
+        batch=len(outlook.streams) + 1,
+        chunk=prefill_chunk,
+        has_history=has_history,
+    )
+    advice = _advice(predictor, workload, prediction.prefill, prediction.tpot)
+    return replace(prediction, advice=advice)
+
+
+def _advice(
+    predictor: Predictor, workload: Workload, prefill: Seconds, tpot: Seconds
+) -> Explanation | None:
+    phases = {
+        "queue": workload.queue_s,
+        "prefill": prefill.value,
+        "decode": tpot.value * (workload.output - 1),
+    }
+    notes = ["predicted, not measured"]
+    if workload.num_new < MIN_NEW_TOKENS:
+        notes.append(f"fewer than {MIN_NEW_TOKENS} new tokens: fixed costs rule prefill")
+    return explain_request(phases, cures_for(predictor, workload), notes)
 
 
 def _prefill(predictor: Predictor, look: Outlook, chunk: int, target_s: float) -> Seconds | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.advice.forecast import Asked, cures_for
+from twostroke.advice.predicted_cures import cures_for
+from twostroke.advice.workload import Workload
 from twostroke.predict.cost import CostModel
 from twostroke.predict.kv import kv_format
 from twostroke.predict.predictor import Predictor
@@ -23,12 +24,12 @@ def predictor(*, bits: float = 16.0, kv: str = "bf16", flops: float | None = 2e1
 
 
 def found(p: Predictor, **asked: object) -> dict[str, float | None]:
-    cures = cures_for(p, Asked(**asked))  # type: ignore[arg-type]
+    cures = cures_for(p, Workload(**asked))  # type: ignore[arg-type]
     return {c.key: c.saves_low_s for c in cures}
 
 
 def test_a_prefill_bound_wait_is_cured_by_less_prompt_first() -> None:
-    cures = cures_for(predictor(bits=4.5), Asked(prompt=12_000, output=20))
+    cures = cures_for(predictor(bits=4.5), Workload(prompt=12_000, output=20))
     assert cures[0].key in ("fewer_chunks", "smaller_weights")
     keys = [c.key for c in cures if c.is_predicted]
     assert keys.index("fewer_chunks") < (
@@ -52,7 +53,7 @@ def test_half_the_new_tokens_save_more_than_half_of_their_arithmetic() -> None:
     assert saving is not None and whole.value / 2 < saving < whole.value * 3 / 4
 
 
-def test_a_lost_head_costs_exactly_its_prefill() -> None:
+def test_a_lost_prefix_costs_exactly_its_prefill() -> None:
     p = predictor()
     cold, warm = p.prefill(0, 4000, chunk=512), p.prefill(3500, 4000, chunk=512)
     assert cold is not None and warm is not None
@@ -69,7 +70,7 @@ def test_savings_are_of_the_wait_that_was_measured() -> None:
 
 
 def test_a_queue_that_dominates_comes_first() -> None:
-    cures = cures_for(predictor(), Asked(prompt=100, output=10, queue_s=60.0))
+    cures = cures_for(predictor(), Workload(prompt=100, output=10, queue_s=60.0))
     assert cures[0].key == "less_queue" and cures[0].saves_low_s == 60.0
 
 
@@ -90,7 +91,7 @@ def test_threads_are_named_where_they_are_not_the_cores() -> None:
 
 
 def test_every_cure_has_arithmetic_and_a_side_effect() -> None:
-    asked = Asked(prompt=9000, output=300, lost=800, queue_s=1.0, has_history=True)
+    asked = Workload(prompt=9000, output=300, lost=800, queue_s=1.0, has_history=True)
     cures = cures_for(predictor(), asked)
     assert {"stable_head", "fewer_chunks", "trim_history", "shorter_output"} <= {
         c.key for c in cures
@@ -103,4 +104,4 @@ def test_every_cure_has_arithmetic_and_a_side_effect() -> None:
 
 
 def test_an_unknown_device_gives_no_advice() -> None:
-    assert cures_for(predictor(flops=None), Asked(prompt=100, output=10)) == ()
+    assert cures_for(predictor(flops=None), Workload(prompt=100, output=10)) == ()
