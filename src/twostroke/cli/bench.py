@@ -6,13 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
 
 from twostroke.cli import bench_url
 from twostroke.cli.engine_options import parse_ints
 from twostroke.cli.options import JSON, MEASURED_ENGINE, MODEL
-from twostroke.cli.table import Option
+from twostroke.cli.table import Option, Settings
 from twostroke.config import EngineConfig
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.step import BLOCK_SIZE
 
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
     from twostroke.backend.native import NativeModel, ProfileLine
     from twostroke.backend.runner import ModelRunner
     from twostroke.bench.local import LocalBench, Row
+    from twostroke.build import BuiltEngine
 
-DEFAULT_PROMPTS = "512"
-DEFAULT_GENERATED = "128"
+DEFAULT_PROMPT = 512
+DEFAULT_GENERATED = 128
 
 
 def _share(value: float | None) -> str:
@@ -46,41 +49,83 @@ def _print_profile(lines: tuple[ProfileLine, ...], out: TextIO) -> None:
         print(f"    {line.label:<24}{share:6.1f} %  {1e3 * line.seconds:10.2f} ms", file=out)
 
 
-def _tests(
-    bench: LocalBench,
-    *,
-    prompts: tuple[int, ...],
-    generated: tuple[int, ...],
-    depths: tuple[int, ...],
-    batches: tuple[int, ...],
-    repeat: int,
-    kv_cache: bool,
-) -> Iterator[Row]:
-    for depth in depths:
-        for n in prompts:
-            yield bench.prefill(n, depth=depth, repeat=repeat)
-        for n in generated:
-            for batch in batches:
-                yield bench.decode(n, depth=depth, batch=batch, repeat=repeat)
-            if not kv_cache:
-                yield bench.decode_without_cache(n, depth=depth, repeat=repeat)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """The tests of one run: each depth with each length and batch. Units: tokens."""
+
+    prompts: tuple[int, ...] = ()
+    generated: tuple[int, ...] = ()
+    depths: tuple[int, ...]
+    batches: tuple[int, ...]
+    repeat: int
+    no_kv_cache: bool
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of one sequence."""
+        return max(self.depths) + max((*self.prompts, *self.generated)) + 1
+
+    def run(self, bench: LocalBench) -> Iterator[Row]:
+        """Measure every test in turn."""
+        for depth in self.depths:
+            for n in self.prompts:
+                yield bench.prefill(n, depth=depth, repeat=self.repeat)
+            for n in self.generated:
+                for batch in self.batches:
+                    yield bench.decode(n, depth=depth, batch=batch, repeat=self.repeat)
+                if self.no_kv_cache:
+                    yield bench.decode_without_cache(n, depth=depth, repeat=self.repeat)
 
 
+def make_trials(**fields: Any) -> Trials:
+    """Return the tests of the flags; the default lengths where they name none.
+
+    Raises:
+        ConfigError: decoding without a cache, and nothing to decode.
+    """
+    if "prompts" not in fields and "generated" not in fields:
+        fields |= {"prompts": (DEFAULT_PROMPT,), "generated": (DEFAULT_GENERATED,)}
+    trials = Trials(**fields)
+    if trials.no_kv_cache and not trials.generated:
+        raise ConfigError("--no-kv-cache needs --gen", remedy="Add --gen 32.")
+    return trials
+
+
+_trial = partial(Option, settings=Settings("trials", make_trials))
 OPTIONS = (
     MODEL,
-    Option("prompt", help="Prompt lengths to prefill, such as 512,2048."),
-    Option("gen", help="Numbers of tokens to decode, such as 128."),
-    Option("depth", help="Tokens already in the cache, such as 0,2048.", default="0"),
-    Option("batch", help="Requests decoded together, such as 1,8,32.", default="1"),
-    Option("repeat", int, "Runs a row.", 5, low=1, high=1000),
-    Option("no_kv_cache", bool, "Also decode by recomputing everything.", False),
+    _trial(
+        "prompt",
+        help="Prompt lengths to prefill, such as 512,2048.",
+        parse=partial(parse_ints, param="--prompt"),
+        field="prompts",
+    ),
+    _trial(
+        "gen",
+        help="Numbers of tokens to decode, such as 128.",
+        parse=partial(parse_ints, param="--gen"),
+        field="generated",
+    ),
+    _trial(
+        "depth",
+        help="Tokens already in the cache, such as 0,2048.",
+        default="0",
+        parse=partial(parse_ints, param="--depth", low=0),
+        field="depths",
+    ),
+    _trial(
+        "batch",
+        help="Requests decoded together, such as 1,8,32.",
+        default="1",
+        parse=partial(parse_ints, param="--batch", high=1024),
+        field="batches",
+    ),
+    _trial("repeat", int, "Runs a row.", 5, low=1, high=1000),
+    _trial("no_kv_cache", bool, "Also decode by recomputing everything.", False),
     Option("profile", bool, "Show where the time goes, op by op.", False),
     Option("calibrate", bool, "Measure this machine's peaks anew first.", False),
     Option("url", help="Load this OpenAI-compatible endpoint instead; MODEL its name."),
-    Option("requests", int, "With --url: how many.", 32, low=1),
-    Option("rate", float, "With --url: requests a second, open loop.", low=0.001),
-    Option("concurrency", int, "With --url: clients.", 1, low=1, high=1024),
-    Option("goodput", help="With --url: goals, such as ttft:0.5,tpot:0.05."),
+    *bench_url.LOAD_OPTIONS,
     *MEASURED_ENGINE,
     JSON,
 )
@@ -89,19 +134,11 @@ OPTIONS = (
 def command(
     model: str,
     *,
-    prompt: str | None,
-    gen: str | None,
-    depth: str,
-    batch: str,
-    repeat: int,
-    no_kv_cache: bool,
+    trials: Trials,
     profile: bool,
     calibrate: bool,
     url: str | None,
-    requests: int,
-    rate: float | None,
-    concurrency: int,
-    goodput: str | None,
+    load: bench_url.LoadFlags,
     config: EngineConfig,
     as_json: bool,
 ) -> None:
@@ -109,44 +146,49 @@ def command(
 
     Example: twostroke bench smollm2:135m --prompt 512,2048 --gen 128 --batch 1,8
     """
-    if prompt is None and gen is None:
-        prompt, gen = DEFAULT_PROMPTS, DEFAULT_GENERATED
-    prompts = parse_ints(prompt, param="--prompt") if prompt else ()
-    generated = parse_ints(gen, param="--gen") if gen else ()
     if url is not None:
         bench_url.run(
             url,
             model,
-            requests=requests,
-            rate=rate,
-            concurrency=concurrency,
-            prompt_words=prompts[0] if prompts else int(DEFAULT_PROMPTS),
-            max_tokens=generated[0] if generated else int(DEFAULT_GENERATED),
-            goodput=goodput,
+            load,
+            prompt_words=next(iter(trials.prompts), DEFAULT_PROMPT),
+            max_tokens=next(iter(trials.generated), DEFAULT_GENERATED),
             as_json=as_json,
         )
         return
-    depths = parse_ints(depth, param="--depth", low=0)
-    batches = parse_ints(batch, param="--batch", high=1024)
-    if no_kv_cache and not generated:
-        raise ConfigError("--no-kv-cache needs --gen", remedy="Add --gen 32.")
-    config = replace(config, max_num_seqs=max(batches))
+    from twostroke.build import machine_card
+
+    built, bench, profiler = _prepared(model, trials, config, calibrate=calibrate, profile=profile)
+    results = _measure(bench, trials, profiler, sys.stderr if as_json else sys.stdout)
+    if as_json:
+        machine = machine_card(built.backend.profile)
+        print(json.dumps({"machine": machine, "model": model, "results": results}))
+
+
+def _prepared(
+    model: str, trials: Trials, config: EngineConfig, *, calibrate: bool, profile: bool
+) -> tuple[BuiltEngine, LocalBench, NativeModel | None]:
+    """Return an engine, a bench whose cache holds the longest test, and the model to profile.
+
+    Raises:
+        ConfigError: a test is longer than the model's context, or the backend has no profile.
+    """
     from twostroke.bench.local import LocalBench
-    from twostroke.build import build_engine, machine_card
+    from twostroke.build import build_engine
     from twostroke.model.loaded import load_model
 
     loaded = load_model(model)
-    longest = max(depths) + max((*prompts, *generated)) + 1
-    if longest > loaded.config.context_length:
+    if trials.longest > loaded.config.context_length:
         raise ConfigError(
             "a test is longer than the model's context",
-            value=f"{longest} tokens",
+            value=f"{trials.longest} tokens",
             limit=f"{loaded.config.context_length} tokens",
         )
-    built = build_engine(loaded, config, calibrate=calibrate)
-    runner = built.new_runner(max(batches) * (longest + BLOCK_SIZE))
+    num_seqs = max(trials.batches)
+    built = build_engine(loaded, replace(config, max_num_seqs=num_seqs), calibrate=calibrate)
+    runner = built.new_runner(num_seqs * (trials.longest + BLOCK_SIZE))
     profiler = _profiler(runner) if profile else None
-    local = LocalBench(
+    bench = LocalBench(
         runner,
         vocab_size=loaded.config.vocab_size,
         cost=built.cost,
@@ -154,17 +196,15 @@ def command(
         prefill_chunk=config.prefill_chunk,
         after_warm_up=profiler.take_profile if profiler is not None else None,
     )
-    out = sys.stderr if as_json else sys.stdout
+    return built, bench, profiler
+
+
+def _measure(
+    bench: LocalBench, trials: Trials, profiler: NativeModel | None, out: TextIO
+) -> list[dict[str, Any]]:
+    """Run the tests, print a row for each, and return the rows as plain data."""
     results = []
-    for row in _tests(
-        local,
-        prompts=prompts,
-        generated=generated,
-        depths=depths,
-        batches=batches,
-        repeat=repeat,
-        kv_cache=not no_kv_cache,
-    ):
+    for row in trials.run(bench):
         print(row_text(row), file=out, flush=True)
         result = row.to_dict()
         if profiler is not None:
@@ -172,9 +212,7 @@ def command(
             _print_profile(lines, out)
             result["profile"] = {line.label: line.seconds for line in lines}
         results.append(result)
-    if as_json:
-        machine = machine_card(built.backend.profile)
-        print(json.dumps({"machine": machine, "model": model, "results": results}))
+    return results
 
 
 def _profiler(runner: ModelRunner) -> NativeModel:

@@ -6,8 +6,12 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import field
+from functools import partial
 from typing import Any
 
+from twostroke.cli.table import Option, Settings
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 
 _GOALS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
@@ -31,27 +35,42 @@ def parse_goals(text: str | None) -> dict[str, float]:
     return goals
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFlags:
+    """The load on an endpoint. Units: rate in requests a second, None: each client in turn."""
+
+    requests: int
+    rate: float | None = None
+    concurrency: int
+    goals: dict[str, float] = field(default_factory=dict)
+
+
+_load = partial(Option, settings=Settings("load", LoadFlags))
+LOAD_OPTIONS = (
+    _load("requests", int, "With --url: how many.", 32, low=1),
+    _load("rate", float, "With --url: requests a second, open loop.", low=0.001),
+    _load("concurrency", int, "With --url: clients.", 1, low=1, high=1024),
+    _load(
+        "goodput",
+        help="With --url: goals, such as ttft:0.5,tpot:0.05.",
+        parse=parse_goals,
+        field="goals",
+    ),
+)
+
+
 def run(
-    url: str,
-    model: str,
-    *,
-    requests: int,
-    rate: float | None,
-    concurrency: int,
-    prompt_words: int,
-    max_tokens: int,
-    goodput: str | None,
-    as_json: bool,
+    url: str, model: str, flags: LoadFlags, *, prompt_words: int, max_tokens: int, as_json: bool
 ) -> None:
     """Send the load; print a line a request and the summary, as JSON lines where asked."""
     from twostroke.bench.remote import Goals, Load, run_load, summary
 
-    goals = Goals(**parse_goals(goodput))
+    goals = Goals(**flags.goals)
     load = Load(
         model=model,
-        num_requests=requests,
-        rate=rate,
-        concurrency=concurrency,
+        num_requests=flags.requests,
+        rate=flags.rate,
+        concurrency=flags.concurrency,
         prompt_words=prompt_words,
         max_tokens=max_tokens,
     )

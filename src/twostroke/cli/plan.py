@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from twostroke.cli.engine_options import parse_bytes
 from twostroke.cli.fit_machine import with_stored_fit
 from twostroke.cli.options import JSON
+from twostroke.cli.plan_text import print_plan
 from twostroke.cli.table import Option, Settings
 from twostroke.cli.target_options import (
     BANDWIDTH,
     DEVICE,
     FLOPS,
     MEMORY,
+    NUM_DEVICES,
     OPTIONAL_MODEL,
     PREFILL_CHUNK,
     UNKNOWN_EXIT,
+    TargetFlags,
     parse_count,
-    seconds_text,
-    target_of,
 )
-from twostroke.cli.text_output import print_json, print_rows, size_text
+from twostroke.cli.text_output import print_json
 from twostroke.errors import ConfigError
 from twostroke.planner.ask import Ask, make_ask
 from twostroke.planner.memory import Rules
@@ -36,7 +36,7 @@ from twostroke.planner.models import (
     find_model,
     shape_of_flags,
 )
-from twostroke.planner.plan import Plan, make_plan
+from twostroke.planner.plan import make_plan
 from twostroke.planner.svg import plan_svg
 from twostroke.planner.target import Target
 from twostroke.predict.kv import KV_FORMATS, KvFormat, kv_format
@@ -50,7 +50,7 @@ _shape = partial(Option, settings=Settings("flags", ShapeFlags))
 OPTIONS = (
     OPTIONAL_MODEL,
     DEVICE,
-    Option("num_devices", int, "Devices that share the model by whole layers.", 1),
+    NUM_DEVICES,
     BANDWIDTH,
     FLOPS,
     MEMORY,
@@ -102,11 +102,7 @@ OPTIONS = (
 def command(
     model: str | None,
     *,
-    device: str | None,
-    num_devices: int,
-    bandwidth: float | None,
-    flops: float | None,
-    memory: str | None,
+    where: TargetFlags,
     ask: Ask,
     kv_type: str | None,
     rules: str,
@@ -127,11 +123,8 @@ def command(
       twostroke plan hf:owner/repo:Q4_K_M --device h100 --prompt 4000 --target-ttft 2
     """
     planned = planned_model(model, flags)
-    target = target_of(
-        device, num_devices=num_devices, bandwidth=bandwidth, flops=flops, memory=memory
-    )
     kv = kv_format(kv_type or "bf16")
-    target = with_stored_fit(planned, target, kv)
+    target = with_stored_fit(planned, where.target(), kv)
     setup = _setup(planned, target, kv, rules, prefill_chunk, flash_attention)
     shape = planned.shape
     if setup.rules is Rules.TWOSTROKE and planned.path is not None:
@@ -144,7 +137,7 @@ def command(
     if as_json:
         print_json(plan.to_dict())
     else:
-        _print(plan)
+        print_plan(plan)
     raise typer.Exit(_EXITS[plan.memory.fits])
 
 
@@ -222,100 +215,3 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError("the plot cannot be written", value=f"{path}: {error.strerror}") from None
-
-
-# Text
-
-
-def _print(plan: Plan) -> None:
-    fit, ask, target = plan.memory, plan.ask, plan.target
-    memory = "unknown" if target.memory_bytes is None else size_text(int(target.memory_bytes))
-    source = target.memory_source.value if target.memory_source else "no source"
-    times = f"{target.num_devices} x " if target.num_devices > 1 else ""
-    rows = [
-        ("model", f"{plan.shape.name} (shape from {plan.shape.source})"),
-        ("device", f"{times}{target.name}, memory {memory} ({source})"),
-        ("asked", f"{ask.concurrency} x {ask.context:,} tokens of {plan.setup.kv.name} KV"),
-        ("weights", _bytes(fit.weights_bytes)),
-        ("KV cache", f"{_bytes(fit.kv_bytes)}, {_bytes(plan.kv_bytes_per_token)} a token"),
-        ("state", _bytes(fit.state_bytes)),
-        ("compute", _range(fit.compute)),
-        ("total", _range(fit.total)),
-        ("fits", fit.fits + (f"; missing: {'; '.join(fit.missing)}" if fit.missing else "")),
-        ("most context", _count(plan.max_context, " tokens")),
-        ("most at once", _count(plan.max_concurrency, " sequences")),
-    ]
-    rows += _speed_rows(plan)
-    rows += [("assumed", note) for note in plan.shape.assumed]
-    rows += [("note", note) for note in plan.notes]
-    print_rows(rows)
-    if plan.table:
-        typer.echo()
-        _print_table(plan)
-
-
-def _speed_rows(plan: Plan) -> list[tuple[str, str]]:
-    p = plan.prediction
-    if p is None:
-        return [("speed", "unknown")]
-    rows = [
-        ("first token", _interval(p.ttft) + f" for {p.prompt_tokens - p.cached_tokens:,} new"),
-        ("then", _interval(p.tpot) + f" a token, {p.batch} at once"),
-        ("wait", _interval(p.total) + _shares(p.prefill_share)),
-        ("speed from", f"{plan.target.speed.name} ({plan.target.speed.source.value} peaks)"),
-    ]
-    if p.missing:
-        rows.append(("missing", "; ".join(p.missing)))
-    if plan.capacity is not None:
-        c = plan.capacity
-        rows.append(("capacity", f"{_count(c.concurrency, ' streams')}, limited by {c.limit}"))
-    return rows
-
-
-def _print_table(plan: Plan) -> None:
-    head = ("weights", "KV", "total", "fits", "most context", "first token", "a token")
-    body = [
-        (
-            row["weights"],
-            row["kv_type"],
-            _bytes(row["total_bytes"]),
-            row["fits"],
-            _count(row["max_context"], ""),
-            seconds_text(row["ttft_s"]),
-            seconds_text(row["tpot_s"]),
-        )
-        for row in plan.table
-    ]
-    print_rows([head, *body])
-
-
-def _bytes(value: float | None) -> str:
-    return "unknown" if value is None else size_text(round(value))
-
-
-def _range(value: Any) -> str:
-    if value is None:
-        return "unknown"
-    if round(value.low) == round(value.high):
-        return _bytes(value.high)
-    causes = f" ({', '.join(value.causes)})" if value.causes else ""
-    return f"{_bytes(value.low)} to {_bytes(value.high)}{causes}"
-
-
-def _count(value: int | None, unit: str) -> str:
-    return "unknown" if value is None else f"{value:,}{unit}"
-
-
-def _interval(seconds: Any) -> str:
-    if seconds is None:
-        return "unknown"
-    text = seconds_text(seconds.value)
-    if seconds.low == seconds.high:
-        return text
-    return f"{text} ({seconds_text(seconds.low)} to {seconds_text(seconds.high)})"
-
-
-def _shares(prefill: float | None) -> str:
-    if prefill is None:
-        return ""
-    return f": {100 * prefill:.0f} % prefill, {100 * (1 - prefill):.0f} % decode"

@@ -21,12 +21,12 @@ from twostroke.cli.target_options import (
     PREFILL_CHUNK,
     THREADS,
     UNKNOWN_EXIT,
+    TargetFlags,
     seconds_text,
-    target_of,
 )
 from twostroke.cli.text_output import print_json, print_rows, size_text
 from twostroke.errors import ConfigError
-from twostroke.planner.ask import make_ask
+from twostroke.planner.ask import Ask, make_ask
 from twostroke.planner.memory import Rules
 from twostroke.planner.memory_check import Setup
 from twostroke.planner.models import PlannedModel, ShapeFlags
@@ -63,11 +63,7 @@ def command(
     cached: int,
     batch: int,
     kv_type: str,
-    device: str | None,
-    bandwidth: float | None,
-    flops: float | None,
-    memory: str | None,
-    threads: int | None,
+    where: TargetFlags,
     prefill_chunk: int,
     prefill_rate: float | None,
     decode_rate: float | None,
@@ -88,24 +84,29 @@ def command(
             raise ConfigError("--prefill-rate and --decode-rate go together and without a MODEL")
         _from_rates(prompt_tokens, max_tokens, prefill_rate, decode_rate, as_json=as_json)
         return
-    planned = planned_model(model, ShapeFlags())
-    target = target_of(device, bandwidth=bandwidth, flops=flops, memory=memory, threads=threads)
-    kv = kv_format(kv_type)
-    if calibrate:
-        target = _calibrated(planned, target, kv, threads, prefill_chunk)
-    else:
-        target = with_stored_fit(planned, target, kv)
-    is_ours = planned.runs_here and target.kind in ("cpu", "unknown") and kv.is_ours
-    rules = Rules.TWOSTROKE if is_ours else Rules.ANY
     ask = make_ask(prompt=prompt_tokens, output=max_tokens, cached=cached, concurrency=batch)
-    setup = Setup(kv=kv, rules=rules, batch_tokens=prefill_chunk)
-    plan = make_plan(planned.shape, setup, target, ask)
+    plan = _plan(model, ask, where, kv_format(kv_type), prefill_chunk, calibrate=calibrate)
     if as_json:
         print_json(document(plan))
     else:
         _print(plan)
     if plan.prediction is None or plan.prediction.total is None:
         raise typer.Exit(UNKNOWN_EXIT)
+
+
+def _plan(
+    model: str | None, ask: Ask, where: TargetFlags, kv: KvFormat, chunk: int, *, calibrate: bool
+) -> Plan:
+    """Return the plan of one request, its speed fitted now or as stored for this model."""
+    planned, target = planned_model(model, ShapeFlags()), where.target()
+    if calibrate:
+        target = _calibrated(planned, target, kv, where.threads, chunk)
+    else:
+        target = with_stored_fit(planned, target, kv)
+    is_ours = planned.runs_here and target.kind in ("cpu", "unknown") and kv.is_ours
+    rules = Rules.TWOSTROKE if is_ours else Rules.ANY
+    setup = Setup(kv=kv, rules=rules, batch_tokens=chunk)
+    return make_plan(planned.shape, setup, target, ask)
 
 
 def _calibrated(

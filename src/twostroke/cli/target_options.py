@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 from twostroke.backend.calibrate import cpu_name
 from twostroke.cli import options
 from twostroke.cli.engine_options import parse_bytes
-from twostroke.cli.table import Option
+from twostroke.cli.table import Option, Settings
+from twostroke.dataclass import dataclass
 from twostroke.errors import ConfigError
 from twostroke.host import free_memory_bytes
 from twostroke.model.local_models import cache_folder
@@ -25,36 +27,45 @@ OPTIONAL_MODEL = Option(
     "config.json; none: the flags tell the shape.",
     metavar="[MODEL]",
 )
-DEVICE = Option("device", help="h100, 4090, m2-max, ddr5-5600x2 ...; default: this machine.")
-BANDWIDTH = Option("bandwidth", float, "Memory bandwidth that is reached, in GB/s.")
-FLOPS = Option("flops", float, "Arithmetic that is reached, in TFLOP/s.")
-MEMORY = Option("memory", help="Memory of each device, such as 24GiB.")
-# Nothing is run: these two are no settings of an engine.
-THREADS = replace(options.THREADS, settings=None)
-PREFILL_CHUNK = replace(options.PREFILL_CHUNK, settings=None)
 
 
-def target_of(
-    device: str | None,
-    *,
-    num_devices: int = 1,
-    bandwidth: float | None = None,
-    flops: float | None = None,
-    memory: str | None = None,
-    threads: int | None = None,
-) -> Target:
-    """Return the target of the flags, this machine where they name none."""
-    profile = stored_profile(cache_folder() / "profiles", cpu_name(), threads)
-    free = free_memory_bytes()
-    here = this_machine(profile, None if free is None else float(free))
-    return make_target(
-        device,
-        num_devices=num_devices,
-        bandwidth=None if bandwidth is None else bandwidth * GIGA,
-        flops=None if flops is None else flops * TERA,
-        memory_bytes=None if memory is None else float(parse_bytes(memory, param="--memory")),
-        here=here,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFlags:
+    """The device that the flags name. Units: bandwidth in GB/s, flops in TFLOP/s."""
+
+    device: str | None = None
+    num_devices: int = 1
+    bandwidth: float | None = None
+    flops: float | None = None
+    memory: float | None = None
+    threads: int | None = None
+
+    def target(self) -> Target:
+        """Return the target of the flags, this machine where they name none."""
+        profile = stored_profile(cache_folder() / "profiles", cpu_name(), self.threads)
+        free = free_memory_bytes()
+        return make_target(
+            self.device,
+            num_devices=self.num_devices,
+            bandwidth=None if self.bandwidth is None else self.bandwidth * GIGA,
+            flops=None if self.flops is None else self.flops * TERA,
+            memory_bytes=None if self.memory is None else float(self.memory),
+            here=this_machine(profile, None if free is None else float(free)),
+        )
+
+
+_target = partial(Option, settings=Settings("where", TargetFlags))
+DEVICE = _target("device", help="h100, 4090, m2-max, ddr5-5600x2 ...; default: this machine.")
+NUM_DEVICES = _target("num_devices", int, "Devices that share the model by whole layers.", 1)
+BANDWIDTH = _target("bandwidth", float, "Memory bandwidth that is reached, in GB/s.")
+FLOPS = _target("flops", float, "Arithmetic that is reached, in TFLOP/s.")
+MEMORY = _target(
+    "memory",
+    help="Memory of each device, such as 24GiB.",
+    parse=partial(parse_bytes, param="--memory"),
+)
+THREADS = replace(options.THREADS, settings=DEVICE.settings)
+PREFILL_CHUNK = replace(options.PREFILL_CHUNK, settings=None)  # of any engine, not of ours
 
 
 def parse_count(text: str | None, *, param: str) -> float | None:
