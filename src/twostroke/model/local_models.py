@@ -43,7 +43,7 @@ def fits_folder() -> Path:
 
 
 def list_local() -> list[LocalModel]:
-    """Return the models that run without the network: those of our folder and the hub's cache."""
+    """Return the models that run without the network, from our folder and the hub's cache."""
     by_file = {model.file: model.name for model in WHEEL_MODELS.values()}
     found = []
     folder = models_folder()

@@ -1,4 +1,4 @@
-"""Which of many files make up one model: shards belong together, a quantisation is in the name."""
+"""Chooses a model's files among many, by their names: its shards, and its quantisation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LISTED = 40
 
 
 def group_shards(files: Iterable[str]) -> dict[str, list[str]]:
-    """Group safe GGUF file names into models: first shard's name -> all shards that are there."""
+    """Group safe GGUF file names into models: first shard's name -> all shards present."""
     groups: dict[str, list[str]] = {}
     for file in sorted(filter(is_safe_file, files)):
         match = re.search(_SHARD_TAIL, file, re.IGNORECASE)

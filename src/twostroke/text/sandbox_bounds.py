@@ -31,8 +31,8 @@ class BoundExceeded(Exception):
 class TemplateRun:
     """Steps, characters and time that one rendering has used.
 
-    All names begin with an underscore and the sandbox refuses attributes of this class, so that no
-    template reaches them.
+    Its names begin with an underscore and the sandbox refuses attributes of this class, so that no
+    template reaches them: the functions of this module do.
     """
 
     def __init__(self, messages: Iterable[object], now: datetime.datetime) -> None:
@@ -42,23 +42,6 @@ class TemplateRun:
         self._now = now
         self._end_s = time.thread_time() + DEADLINE_S
         self._message: int | None = None
-
-    def _step(self, item: object) -> None:
-        self._num_steps += 1
-        if self._num_steps > MAX_STEPS:
-            raise BoundExceeded(f"more than {MAX_STEPS} loop steps")
-        if time.thread_time() > self._end_s:
-            raise BoundExceeded("its time is up")
-        place = self._places.get(id(item))
-        if place is not None:
-            self._message = place
-
-    def _count(self, num_chars: int) -> None:
-        check_chars(num_chars)
-        self._num_chars += num_chars
-        if self._num_chars > MAX_MADE_CHARS:
-            raise BoundExceeded(f"more than {MAX_MADE_CHARS} characters made")
-        self._step(None)
 
 
 def run_of(context: Context) -> TemplateRun:
@@ -79,7 +62,14 @@ def take_step(run: TemplateRun, item: object = None) -> None:
     Raises:
         BoundExceeded: too many steps, or the time is up.
     """
-    run._step(item)
+    run._num_steps += 1
+    if run._num_steps > MAX_STEPS:
+        raise BoundExceeded(f"more than {MAX_STEPS} loop steps")
+    if time.thread_time() > run._end_s:
+        raise BoundExceeded("its time is up")
+    place = run._places.get(id(item))
+    if place is not None:
+        run._message = place
 
 
 def count_chars(run: TemplateRun, num_chars: int) -> None:
@@ -88,7 +78,11 @@ def count_chars(run: TemplateRun, num_chars: int) -> None:
     Raises:
         BoundExceeded: it is too long, or all that was made is too much.
     """
-    run._count(num_chars)
+    check_chars(num_chars)
+    run._num_chars += num_chars
+    if run._num_chars > MAX_MADE_CHARS:
+        raise BoundExceeded(f"more than {MAX_MADE_CHARS} characters made")
+    take_step(run)
 
 
 def message_reached(run: TemplateRun) -> int | None:

@@ -179,7 +179,7 @@ def _rendered(reply: Any) -> Rendered:
     return Rendered(segments, tuple(MessagePart(*part) for part in reply["parts"]))
 
 
-# The worker's side
+# From here on: the worker's side
 
 
 def main() -> None:
@@ -202,7 +202,7 @@ def main() -> None:
     )
     _answer(target, {})
     while (question := _read_frame(source)) is not None:
-        # Should the server die meanwhile, nobody would end this process: it ends itself.
+        # If the server dies meanwhile nothing else ends this process: the timer does.
         signal.setitimer(signal.ITIMER_REAL, 2 * setup["deadline_s"] + 1)
         _answer(target, _render(template, question))
         signal.setitimer(signal.ITIMER_REAL, 0)
