@@ -282,6 +282,18 @@ def test_r1_cached_and_new_tokens_are_the_prompt(llm: LLM) -> None:
     assert shares == [0, 49]
 
 
+def test_the_record_tells_visible_tokens_and_the_time_of_the_first_text(llm: LLM) -> None:
+    record = whole(llm).record
+    assert record is not None
+    output = record.output
+    assert (output.visible, output.reasoning, output.tool) == (output.total, 0, 0)
+    assert record.ttft_visible_s is not None and record.ttft_any_s is not None
+    assert record.e2e_s is not None
+    assert 0 < record.ttft_any_s <= record.ttft_visible_s <= record.e2e_s
+    silent = whole(llm, max_tokens=0).record
+    assert silent is not None and silent.ttft_visible_s is None
+
+
 def test_scoring_equals_the_log_probabilities_of_the_answer(llm: LLM) -> None:
     """R: cached or not, a score is computed, never remembered."""
     out = whole(llm, logprobs=0)
