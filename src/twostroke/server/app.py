@@ -1,4 +1,7 @@
-"""The FastAPI application: the routes of all APIs, errors in each API's shape, the schema."""
+"""The FastAPI application: the routes of all APIs, errors in each API's shape, the schema.
+
+An API is a folder of routes, a codec and an error shape; its routes and shape are named here.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ PROGRESS_TICK_S = 0.25
 class GenerationRequest:
     """The generation that a request of any API asks for.
 
-    history: what to do with a conversation that outgrows the context. answer_schema: the JSON
+    history: the policy for a conversation that outgrows the context. answer_schema: the JSON
     schema that the answer keeps to. count: answers to each prompt.
     """
 

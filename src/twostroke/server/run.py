@@ -25,7 +25,7 @@ from twostroke.server.settings import ServerSettings
 # The engine's thread and the event loop share the interpreter. At its default of 5 ms either can
 # hold the other up by that much at every token.
 SWITCH_INTERVAL_S = 0.0005
-# Longer than clients keep idle connections (5 s is usual): who closes first must not be the server,
+# Longer than clients keep idle connections (5 s is usual): the server must not close first,
 # or a request that crosses the close on its way is lost.
 KEEP_ALIVE_S = 75
 _POLL_S = 0.05
@@ -54,7 +54,7 @@ class _Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self.begin_drain)
 
     def begin_drain(self) -> None:
-        """Refuse new work, wait for what is in flight, then end. Called in the loop."""
+        """Refuse new work, wait for the requests in flight, then end. Called in the loop."""
         if self._drain is None:
             print("twostroke: draining", file=sys.stderr, flush=True)
             self._service.begin_drain()
@@ -157,7 +157,7 @@ def _bound(config: uvicorn.Config):  # type: ignore[no-untyped-def]
         raise ConfigError(
             "the address cannot be bound",
             value=f"{config.host}:{config.port}: {os.strerror(error.errno or 0)}",
-            remedy="Choose another --port, or end what listens there.",
+            remedy="Choose another --port, or end the program that listens there.",
         ) from error
     sock.set_inheritable(False)
     return sock

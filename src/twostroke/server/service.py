@@ -26,7 +26,7 @@ from twostroke.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model, its engine, the resolved settings, and a line about them: what a loader returns."""
+    """The result of a loader: a model, its engine, the resolved settings, a line about them."""
 
     model: LoadedModel
     engine: Engine

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -143,7 +143,7 @@ class CompletionCodec(Codec):
     id_prefix: str
     whole_object: str
     chunk_object: str
-    empty_choice: dict[str, Any]  # of a chunk that tells progress and no text
+    empty_choice: ClassVar[dict[str, Any]]  # of a chunk that tells progress and no text
 
     def __init__(self, reply: ReplyState, body: CompletionBody) -> None:
         super().__init__(reply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -156,7 +156,7 @@ def messages_of(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Return messages as chat templates read them: content one string, arguments objects.
 
     Raises:
-        RequestError: a tool call that is none.
+        RequestError: a tool call without a function, or whose arguments are no JSON object.
     """
     shown = []
     for message in messages:
@@ -174,7 +174,7 @@ class ChatCodec(CompletionCodec):
 
     id_prefix = "chatcmpl"
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
-    empty_choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": None}  # noqa: RUF012
+    empty_choice: ClassVar = {"index": 0, "delta": {}, "finish_reason": None}
 
     def __init__(self, reply: ReplyState, body: ChatRequest) -> None:
         super().__init__(reply, body)

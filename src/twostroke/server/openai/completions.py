@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -83,7 +83,7 @@ class TextCodec(CompletionCodec):
 
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
-    empty_choice: dict[str, Any] = {  # noqa: RUF012
+    empty_choice: ClassVar = {
         "index": 0,
         "text": "",
         "finish_reason": None,

@@ -65,7 +65,7 @@ def tools_of(
 
 
 def parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message whose calls have objects as arguments, which is what templates read.
+    """Return a message whose calls have objects as arguments, as templates read them.
 
     Raises:
         RequestError: a call without a function, or arguments that are no JSON object.
