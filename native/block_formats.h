@@ -1,11 +1,10 @@
-// Packed weight formats: one struct a format, size asserted, layout in words.
+// Packed weight formats: one struct a format, size asserted, layout in comments.
 //
 // A matrix [n, k] is cut into pairs of 16-row panels, 32 rows side by side, and each pair into
 // units of 32 (or 256) values of k. Units follow each other, pairs follow each other: the whole
 // matrix is one sequential stream. Rows past n are zero. Inside a group of 32 values a line holds
 // four consecutive values (a quad) of each of the 32 rows: byte [4 * row + i]. Integers are
-// unsigned, as stored in the file; zero points and minima are taken off by the kernels. Nothing is
-// rounded.
+// unsigned, as stored in the file; the kernels subtract zero points and minima. Nothing is rounded.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -23,7 +23,7 @@ HugeMemory::HugeMemory(size_t bytes) : data_(nullptr), bytes_(bytes), mapped_(by
   if (mapped_ < bytes) throw std::bad_alloc();
   void* p = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) throw std::bad_alloc();
-  // Aligned to a huge page by giving back what lies before.
+  // Aligned to a huge page: the memory before it goes back to the system.
   const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(p) % kHugePage) % kHugePage;
   if (skip) munmap(p, skip);
   data_ = static_cast<uint8_t*>(p) + skip;

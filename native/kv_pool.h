@@ -1,6 +1,6 @@
-// Bytes of the paged KV cache: block ids are the caller's. Block b, layer l, head h lie at
-// base + (b * layers + l) * block_bytes + h * head_bytes: all layers of a block side by side, so
-// that a step meets few pages for the first time (a page a layer would cost it 0.2 s at once).
+// The bytes of the paged KV cache; the caller hands out block ids. Block b, layer l, KV head h lie
+// at base + (b * layers + l) * block_bytes + h * head_bytes. All layers of a block lie side by
+// side, so that a step touches few new pages: a new huge page for each layer would cost it 0.2 s.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ class KvPool {
   size_t bytes() const { return memory_.bytes(); }
   const KernelTable& kernels() const { return kernels_; }
 
-  // Blocks of `ids` that hold old bytes; fresh ones are zero already. Marks all of them used.
+  // Marks the blocks used. Returns those that were used before: the others are zero already.
   std::vector<int32_t> take_stale(const int32_t* ids, int64_t count);
   void mark_used(int64_t block) { used_[block] = 1; }
   void zero(int64_t layer, const int32_t* ids, int64_t count);

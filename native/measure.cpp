@@ -11,7 +11,7 @@
 namespace twostroke {
 
 namespace {
-constexpr int kRounds = 20000;    // of an arithmetic loop between two looks at the clock
+constexpr int kRounds = 20000;    // of an arithmetic loop between two readings of the clock
 constexpr int64_t kAhead = 4096;  // bytes of prefetch, as in the kernels
 
 double now_s() {
@@ -171,7 +171,7 @@ struct alignas(64) Rate {
   double amount = 0, seconds = 0;
 };
 
-// Sum of every thread's own rate: a thread that was delayed counts for what it did while it ran.
+// The sum of every thread's own rate: a delayed thread counts with its rate while it ran.
 template <class Work>
 double run_for(ThreadPool& pool, double seconds, Work& work) {
   std::vector<Rate> rates(static_cast<size_t>(pool.size()));

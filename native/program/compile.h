@@ -1,4 +1,4 @@
-// What the passes of the compiler share. Each takes what the one before has left.
+// The state that the passes of the compiler share; each pass continues the work of the one before.
 #pragma once
 #include "program/recorder.h"
 

@@ -1,5 +1,5 @@
-// Runs the steps of one program, one at a time. Keeps what outlives a step: the memory that steps
-// reuse, the rotary tables and the profile.
+// Runs the steps of one program, one at a time. Keeps the state that outlives a step: memory that
+// steps reuse, the rotary tables and the profile.
 #pragma once
 #include <mutex>
 

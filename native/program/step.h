@@ -1,4 +1,4 @@
-// What one step computes and gives back. Legend: T tokens, S requests, R wanted rows, V vocabulary.
+// The inputs and outputs of one step. Legend: T tokens, S requests, R wanted rows, V vocabulary.
 #pragma once
 #include "kv_pool.h"
 #include "program/program.h"

@@ -1,4 +1,4 @@
-// What the bindings of single kernels share. Only tests and benchmarks load them.
+// Helpers that the bindings of single kernels share. Only tests and benchmarks load them.
 #pragma once
 #include <cstdlib>
 #include <cstring>

@@ -1,4 +1,4 @@
-"""Measure what this machine can do at most, in about three seconds, and remember it.
+"""Measure this machine's peaks, in about three seconds, and remember them.
 
 Peaks are of the active kernel set and thread count; bandwidth is of plain reads by working set.
 """
@@ -23,11 +23,11 @@ _SECONDS_PER_POINT = 0.2
 _SHORT_S = 0.05
 PROBE_BYTES = 1 << 27  # beyond every cache, and about the sample model's weights
 _ROUNDS = 2  # the better of them: another process can only slow a loop down
-_MEMORY_SHARE = 4  # the largest working set is at most this part of free memory
+_MEMORY_SHARE = 4  # the largest working set is at most a quarter of free memory
 
 
 def cpu_name() -> str:
-    """Return the CPU's own name, or its architecture where the system does not say."""
+    """Return the CPU's own name, or its architecture where the system does not give a name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -36,7 +36,7 @@ def cpu_name() -> str:
 
 
 class Probe:
-    """Short measurements of what the machine gives right now. Keeps the memory that it reads."""
+    """Short measurements of the machine's speed right now. Keeps the memory that it reads."""
 
     def __init__(self, pool: Any, kernel_set: str, num_bytes: int = PROBE_BYTES) -> None:
         self._native, self._pool, self._kernel_set = native_module(), pool, kernel_set
@@ -84,7 +84,7 @@ def calibrate(pool: Any, kernel_set: str) -> MachineProfile:
 
 
 def profile_path(folder: Path, kernel_set: str, threads: int) -> Path:
-    """Return where the profile of this machine, kernel set and thread count is kept."""
+    """Return the path of the profile of this machine, kernel set and thread count."""
     fields = [cpu_name(), str(os.cpu_count()), kernel_set, str(threads)]
     name = hashlib.sha256("\x1f".join(fields).encode()).hexdigest()[:16]
     return folder / f"{name}.json"

@@ -49,7 +49,7 @@ class NativeBackend:
         return load_profile(folder, self._pool, self._kernel_set, redo=redo)
 
     def probe(self) -> Callable[[], tuple[float, float]]:
-        """Return what measures this machine's int8 and read rates right now."""
+        """Return the function that measures this machine's int8 and read rates right now."""
         return Probe(self._pool, self._kernel_set).speed
 
     def runner(self, num_blocks: int, *, max_tokens: int, max_positions: int) -> ModelRunner:

@@ -36,7 +36,7 @@ class NativeOps:
         self.ropes: dict[RopeConfig, int] = {}
 
     def embed(self, table: Weight, token_ids: Nothing, *, scale: float) -> BufferId:
-        """Record a look-up in the stored rows of the model file."""
+        """Record a lookup in the embedding rows of the model file."""
         rows, width = table.shape
         return int(self._recorder.embed(table.raw, int(table.type), rows, width, scale))
 

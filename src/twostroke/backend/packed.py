@@ -1,7 +1,7 @@
 """Matrices repacked for the kernels, kept in one file a model so that the next start only maps it.
 
 The file is a cache: bounded in size, written whole or not at all, rebuilt when damaged or when the
-model, the layout or the version changes. Layout: fixed head, JSON table, then the matrices.
+model, the layout or the version changes. Layout: fixed header, JSON table, then the matrices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from twostroke.model.weights import Weight
 
 LAYOUT_VERSION = 1  # of this file; the key also holds a hash of how the build packs a matrix
 MAGIC = b"twostroke-packed"
-_HEAD = struct.Struct("<16sIIQ32s")  # magic, layout, table bytes, data bytes, SHA-256 of the data
+_HEADER = struct.Struct("<16sIIQ32s")  # magic, layout, table bytes, data bytes, SHA-256 of the data
 _ALIGN = 4096
 _MAX_TABLE_BYTES = 64 << 20
 
@@ -68,7 +68,7 @@ class _Entry:
 
 
 def cache_key(source: Iterable[object], build: str) -> str:
-    """Return the name of a model's packed file: SHA-256 over what identifies source and build."""
+    """Return the name of a model's packed file: SHA-256 over the source and the build."""
     fields = ["packed", str(LAYOUT_VERSION), build, *(str(field) for field in source)]
     return hashlib.sha256("\x1f".join(fields).encode()).hexdigest()
 
@@ -140,23 +140,23 @@ def _table(entries: Iterable[_Entry]) -> bytes:
 def _file_parts(entries: list[_Entry], data: Bytes) -> tuple[bytes, Bytes]:
     table = _table(entries)
     digest = hashlib.sha256(data.data).digest()
-    head = _HEAD.pack(MAGIC, LAYOUT_VERSION, len(table), data.nbytes, digest) + table
-    return head.ljust(-(-len(head) // _ALIGN) * _ALIGN, b"\0"), data
+    header = _HEADER.pack(MAGIC, LAYOUT_VERSION, len(table), data.nbytes, digest) + table
+    return header.ljust(-(-len(header) // _ALIGN) * _ALIGN, b"\0"), data
 
 
 def _read(path: Path, entries: list[_Entry], total: int, *, verify: bool) -> Bytes | None:
-    """Map the file if it is whole and holds exactly these matrices, else return None."""
+    """Map the file, or return None where it is damaged or holds other matrices."""
     try:
         with open(path, "rb") as file:
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
                 return None
-            magic, layout, table_bytes, data_bytes, digest = _HEAD.unpack(head)
+            magic, layout, table_bytes, data_bytes, digest = _HEADER.unpack(header)
             if (magic, layout, data_bytes) != (MAGIC, LAYOUT_VERSION, total):
                 return None
             if table_bytes > _MAX_TABLE_BYTES or file.read(table_bytes) != _table(entries):
                 return None
-            begin = -(-(_HEAD.size + table_bytes) // _ALIGN) * _ALIGN
+            begin = -(-(_HEADER.size + table_bytes) // _ALIGN) * _ALIGN
             if file.seek(0, 2) != begin + data_bytes:
                 return None
             mapped = mmap.mmap(file.fileno(), 0, flags=_map_flags(), prot=mmap.PROT_READ)

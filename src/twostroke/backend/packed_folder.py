@@ -14,7 +14,7 @@ _STALE_TEMPORARY_S = 3600.0  # a writer that takes longer has been killed
 
 
 class PackedFolder:
-    """Files by key under one folder. Trouble with the disk is a warning, never an error."""
+    """Files by key under one folder. A failing disk gives a warning, never an error."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self.path, self.max_bytes = path, max_bytes
@@ -33,7 +33,7 @@ class PackedFolder:
         """Write a file whole or not at all, then remove the oldest others beyond the bound.
 
         Returns:
-            the path, or None where it could not be kept (said once as a warning).
+            the path, or None where it could not be kept; the first time with a warning.
         """
         parts = [memoryview(part).cast("B") for part in parts]
         size = sum(part.nbytes for part in parts)
@@ -67,7 +67,7 @@ class PackedFolder:
             raise
 
     def _prune(self, allowed_bytes: int, *, keep: Path) -> None:
-        """Remove what killed writers left, then the least recently used files beyond the bound."""
+        """Remove files of killed writers, then the least recently used files beyond the bound."""
         for left in self.path.glob(".*.tmp"):
             with contextlib.suppress(OSError):
                 if time.time() - left.stat().st_mtime > _STALE_TEMPORARY_S:

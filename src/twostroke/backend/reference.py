@@ -1,4 +1,4 @@
-"""The definition of correct: every op in NumPy float32, run as it is called. Slow and plain.
+"""The definition of correct: every op runs in NumPy float32 as it is called. Slow and plain.
 
 Weights are dequantised exactly, activations stay float32; only K and V are rounded, to the KV type.
 """
