@@ -26,7 +26,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from twostroke.bench.remote import Load, percentile, run_load
+from twostroke.bench.client_record import percentile
+from twostroke.bench.remote import Load, run_load
 from twostroke.build import build_engine
 from twostroke.config import EngineConfig
 from twostroke.model.loaded import load_model

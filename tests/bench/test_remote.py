@@ -12,8 +12,10 @@ import pytest
 
 from tests.server.serving import Served
 from tests.tiny_models import write_tiny
-from twostroke.bench.http_stream import EndpointFailed, Target
-from twostroke.bench.remote import Goals, Load, Result, percentile, prompt_of, run_load, summary
+from twostroke.bench.client_record import Result, percentile
+from twostroke.bench.http_stream import Endpoint, EndpointFailed
+from twostroke.bench.load_summary import Goals, summary
+from twostroke.bench.remote import Load, prompt_of, run_load
 from twostroke.cli.bench_url import parse_goals
 from twostroke.errors import ConfigError
 
@@ -164,9 +166,9 @@ def test_goals_and_addresses_are_checked() -> None:
         with pytest.raises(ConfigError):
             parse_goals(text)
     with pytest.raises(ConfigError):
-        Target("ftp://host")
-    assert Target("localhost:8000").base == "/v1"
-    assert Target("https://host/api/v1/").base == "/api/v1"
+        Endpoint("ftp://host")
+    assert Endpoint("localhost:8000").base == "/v1"
+    assert Endpoint("https://host/api/v1/").base == "/api/v1"
 
 
 @pytest.fixture(scope="module")

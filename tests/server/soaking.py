@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from twostroke.bench.remote import percentile
+from twostroke.bench.client_record import percentile
 
 NUM_REQUESTS = 64
 LEAVING = 1 / 3

@@ -1,6 +1,6 @@
-"""The least of HTTP that a load tool needs: POST, then the reply's lines with their moments.
+"""The part of HTTP that a load tool needs: POST, then the reply's lines, each with its moment.
 
-Plain asyncio, so that the client stays far cheaper than what it measures. Knows no JSON.
+Plain asyncio, so that the client stays far cheaper than the server that it measures. Knows no JSON.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class EndpointFailed(TwoStrokeError):
     code = "endpoint_failed"
 
 
-class Target:
-    """Where to send requests, taken apart once.
+class Endpoint:
+    """An address to send requests to, taken apart once.
 
     Raises:
         ConfigError: not an http or https URL.

@@ -1,8 +1,8 @@
-"""Measured steps of a model, through its own engine: what a fit of this machine is made from.
+"""Measured steps of a model through its own engine, from which this machine's speed is fitted.
 
-Requests run as a user's would, the scheduler's time between two steps included, so what is fitted
-is what a request waits for. Prompts are apart from round lengths: what people test with is
-predicted and not remembered.
+Requests run as a user's would, and the scheduler's time between two steps counts, so the fit
+covers the whole wait of a request. No trial has a round length, so that a prediction for one
+(512, 1024) is not a measurement given back.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from twostroke.dataclass import dataclass
 from twostroke.engine.engine import Engine
 from twostroke.events import Event, StepDone
 from twostroke.model.config import ModelConfig
+from twostroke.predict.cost import CostModel
 from twostroke.predict.fit import MeasuredStep, fit_speed
 from twostroke.predict.fitted_speed import Features, FittedSpeed, step_features
+from twostroke.predict.hardware import MachineProfile
 from twostroke.predict.kv import KvFormat, kv_bytes_per_token
 from twostroke.predict.shape import config_layers
 from twostroke.request import Request, SamplingParams
@@ -60,7 +62,7 @@ REPEAT = 3
 
 
 class TurnWatch:
-    """An observer: how long each turn of the engine took, from the end of the one before.
+    """An observer that measures each turn of the engine, from the end of the turn before.
 
     A first turn counts from its own start. Units: seconds.
     """
@@ -151,7 +153,7 @@ def fit_engine(
     longest = built.config.max_model_len or 0
     usable = [t for t in trials if t.prompt + t.steps + 1 <= longest]
     built.engine.warm_up()
-    for number in (-1, -2):  # a page that is touched first costs more than what is measured
+    for number in (-1, -2):  # the first use of a memory page costs more than a later one
         half = Trial(min(POOL_TOKENS // 2, longest - 1))
         run_trial(built.engine, watch, half, number, vocab_size)
     turns: list[_Turn] = []
@@ -163,14 +165,17 @@ def fit_engine(
         watch.turns.clear()
         run_trial(built.engine, watch, trial, number, vocab_size)
         turns.extend(_Turn(plan, turn_s, speed) for plan, turn_s in watch.turns)
-    if not turns:
-        return None
+    return _fit_turns(turns, base, built.cost) if turns else None
+
+
+def _fit_turns(turns: Sequence[_Turn], base: MachineProfile, cost: CostModel) -> FittedSpeed | None:
+    """Fit to turns that are brought to the median speed of their probes."""
     usual = [statistics.median(t.speed[i] for t in turns) for i in (0, 1)]
     profile = base.at_speed(usual[0], usual[1], PROBE_BYTES)
     seconds: defaultdict[Features, list[float]] = defaultdict(list)
     for turn in turns:
         kind = 0 if turn.plan.prefill else 1  # arithmetic rules prefill, reading rules decode
-        features = step_features(profile, built.cost.step_work(turn.plan))
+        features = step_features(profile, cost.step_work(turn.plan))
         seconds[features].append(turn.seconds * turn.speed[kind] / usual[kind])
     steps = [MeasuredStep(f, statistics.median(s)) for f, s in seconds.items()]
     return fit_speed(profile, steps)

@@ -63,7 +63,8 @@ def run(
     url: str, model: str, flags: LoadFlags, *, prompt_words: int, max_tokens: int, as_json: bool
 ) -> None:
     """Send the load; print a line a request and the summary, as JSON lines where asked."""
-    from twostroke.bench.remote import Goals, Load, run_load, summary
+    from twostroke.bench.load_summary import Goals, summary
+    from twostroke.bench.remote import Load, run_load
 
     goals = Goals(**flags.goals)
     load = Load(

@@ -49,12 +49,7 @@ def find_capacity(
     Raises:
         ConfigError: no target is given, or a request without output.
     """
-    if load.target_ttft_s is None and load.target_tpot_s is None:
-        raise ConfigError(
-            "a capacity needs a target", remedy="Give --target-ttft or --target-tpot."
-        )
-    if load.output_tokens < 1:
-        raise ConfigError("a capacity needs output tokens", value=load.output_tokens, limit=">= 1")
+    _check(load)
     if predictor.missing:
         return Capacity(None, f"unknown: {', '.join(predictor.missing)}")
     blocks_of_one = -(-(load.prompt_tokens + load.output_tokens) // BLOCK_SIZE)
@@ -64,8 +59,7 @@ def find_capacity(
     tried: dict[int, Served] = {}
 
     def keeps(n: int) -> bool:
-        if n not in tried:
-            tried[n] = simulate(predictor, load, n, num_blocks=num_blocks, chunk=chunk)
+        tried[n] = simulate(predictor, load, n, num_blocks=num_blocks, chunk=chunk)
         return _missed_target(load, tried[n]) is None
 
     best = largest_that(keeps, largest)
@@ -78,6 +72,15 @@ def find_capacity(
     else:
         limit = f"at least: no more than {largest} were simulated"
     return Capacity(best, limit, tried.get(best), in_order)
+
+
+def _check(load: ClientLoad) -> None:
+    if load.target_ttft_s is None and load.target_tpot_s is None:
+        raise ConfigError(
+            "a capacity needs a target", remedy="Give --target-ttft or --target-tpot."
+        )
+    if load.output_tokens < 1:
+        raise ConfigError("a capacity needs output tokens", value=load.output_tokens, limit=">= 1")
 
 
 def _most_simulated(load: ClientLoad, most: int) -> int:

@@ -110,6 +110,32 @@ def check_memory(
     state = None if shape.state_bytes is None else float(shape.state_bytes * concurrency)
     compute = _compute(shape, setup, target, context, concurrency)
     weights = None if shape.weights is None else shape.weights.total_bytes
+    check = MemoryCheck(
+        weights,
+        kv,
+        state,
+        compute,
+        target.num_devices,
+        missing=_missing(shape, target, weights, kv, compute),
+    )
+    if target.memory_bytes is None:
+        return check
+    if check.total is None:  # a part is unknown, yet the known ones may already be too much
+        least = sum(part for part in (weights, kv, state) if part is not None)
+        is_too_much = least > target.memory_bytes * target.num_devices
+        return replace(check, fits="no") if is_too_much else check
+    sizes = _layer_bytes(shape, setup, context, concurrency)
+    return _decided(check, sizes, target.memory_bytes)
+
+
+def _missing(
+    shape: ModelShape,
+    target: Target,
+    weights: float | None,
+    kv: float | None,
+    compute: Bytes | None,
+) -> tuple[str, ...]:
+    """Return the facts without which the answer is unknown, each once."""
     missing = list(shape.missing)
     for name, value in (
         ("weights", weights),
@@ -119,17 +145,15 @@ def check_memory(
     ):
         if value is None and not any(m.startswith(name) for m in missing):
             missing.append(name)
-    check = MemoryCheck(weights, kv, state, compute, target.num_devices, missing=tuple(missing))
-    if target.memory_bytes is None:
-        return check
-    if check.total is None:  # a part is unknown, yet the known ones may already be too much
-        least = sum(part for part in (weights, kv, state) if part is not None)
-        is_too_much = least > target.memory_bytes * target.num_devices
-        return replace(check, fits="no") if is_too_much else check
+    return tuple(missing)
+
+
+def _decided(check: MemoryCheck, sizes: _LayerBytes, memory_bytes: float) -> MemoryCheck:
+    """Return the check with its answer, from the largest and the smallest compute buffers."""
+    compute = check.compute
     assert compute is not None, "the total is known"
-    sizes = _layer_bytes(shape, setup, context, concurrency)
     worst, best = (
-        _placed(sizes, target.memory_bytes - buffers, target.num_devices)
+        _placed(sizes, memory_bytes - buffers, check.num_devices)
         for buffers in (compute.high, compute.low)
     )
     if worst.is_placed:
