@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from calendar import timegm
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 MAX_TEXT = 8_192  # characters that text patterns see; no known timing line is a tenth of it
@@ -121,6 +122,7 @@ def _bounded_int(text: str) -> int | float:
     return int(text) if len(text) <= _MAX_INT_DIGITS else float("inf")
 
 
+@lru_cache(maxsize=1)  # a line may be asked for by two parsers
 def load_json(text: str) -> Any:
     """Return the JSON value of a text, or None; hostile input costs bounded time."""
     if len(text) > MAX_JSON:

@@ -152,5 +152,5 @@ class LlamaServerParser(TableParser):
         if not isinstance(obj, dict) or obj.get("function") != "print_timings":
             return None
         slot, task = str(obj.get("slot_id"))[:12], str(obj.get("task_id"))[:16]
-        message = line._replace(text=str(obj.get("msg"))[:1024])
+        message = Line(str(obj.get("msg"))[:1024], *line[1:])
         return self._enter(line.source, slot, task) + (super().feed(message) or [])

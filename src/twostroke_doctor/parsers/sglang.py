@@ -14,7 +14,7 @@ from twostroke_doctor.parsers.draft import Draft
 from twostroke_doctor.parsers.formats import ALWAYS, LineFormat, line_formats
 from twostroke_doctor.parsers.items import sort_pairs, window_at
 from twostroke_doctor.parsers.lines import Line
-from twostroke_doctor.parsers.numbers import duration, num
+from twostroke_doctor.parsers.numbers import num
 from twostroke_doctor.parsers.table import TableParser
 
 _BATCH = re.compile(r"\b(Prefill|Decode) batch([.,]| \[\d{1,12}\][.,]?) ?(.*)", re.DOTALL)
@@ -31,11 +31,12 @@ _FIELDS = {  # printed key -> field of WindowRecord
 
 
 def _stat(place: str) -> LineFormat:
-    return LineFormat(rf"\b{place}(?=[,\s)]|$)", joins=True, literal="ReqTimeStats")
+    return LineFormat(rf"[ (]{place}(?=[,\s)]|$)", joins=True, literal="ReqTimeStats")
 
 
 def _add_up(draft: Draft, match: re.Match[str]) -> None:
-    forward = duration(match["forward"])
+    """Let the request's time begin with its queue: the printed one begins after it."""
+    forward, draft.e2e_s = draft.e2e_s, None
     if draft.queue_s is not None:
         draft.e2e_s = draft.queue_s + forward if forward else None
         draft.ttft_any_s = draft.queue_s + draft.prefill_s if draft.prefill_s else None
@@ -47,6 +48,16 @@ class SglangParser(TableParser):
     engine = "sglang"
     words = ("Prefill batch", "Decode batch")
     formats = (
+        LineFormat(  # the order that it prints; below it each part by its key
+            r"`ReqTimeStats`\(rid=(?P<id>[\w\-]{1,64}), input_len={prompt_total:int},"
+            r" cached_input_len={prompt_cached:int}, output_len={output:int},.{0,60}?\): "
+            "queue_duration={queue_s:duration}, initial_prefill_elapsed={prefill_s:time},"
+            " post_prefill_elapsed={decode_s:time}, forward_duration={e2e_s:time},",
+            _add_up,
+            opens=ALWAYS,
+            closes=True,
+            alone=True,
+        ),
         LineFormat(r"`ReqTimeStats`\(.{1,400}?\): ", opens=ALWAYS),
         _stat(r"rid=(?P<id>[\w\-]{1,64})"),
         _stat("input_len={prompt_total:whole}"),
@@ -55,12 +66,8 @@ class SglangParser(TableParser):
         _stat("queue_duration={queue_s:duration}"),
         _stat("initial_prefill_elapsed={prefill_s:time}"),
         _stat("post_prefill_elapsed={decode_s:time}"),
-        LineFormat(
-            r"`ReqTimeStats`(?:.*?\bforward_duration=(?P<forward>[^\s,)]{1,40})(?=[,\s)]))?",
-            _add_up,
-            joins=True,
-            closes=True,
-        ),
+        _stat("forward_duration={e2e_s:time}"),
+        LineFormat("`ReqTimeStats`", _add_up, joins=True, closes=True),
         *line_formats(
             r"`Capture cuda graph end`\. Time elapsed: {warmup_s:num} s",
             "`max_total_num_tokens=`{kv_tokens:int},",

@@ -56,10 +56,10 @@ class VllmBenchParser(TableParser):
         if match is None or name is None:
             return None
         out: list[Item] = []
-        facts, _ = self._blocks.get(line.source, ({}, []))
-        if name in facts or len(self._blocks) > MAX_OPEN:
-            out = self.flush()
-        facts, lines = self._blocks.setdefault(line.source, ({}, []))
+        block = self._blocks.get(line.source)
+        if (block is not None and name in block[0]) or len(self._blocks) > MAX_OPEN:
+            out, block = self.flush(), None
+        facts, lines = block or self._blocks.setdefault(line.source, ({}, []))
         value = num(match.group("value"))
         if value is not None:
             facts[name] = value * (1e-3 if "(ms)" in line.text else 1.0)
