@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
 
-from twostroke.cli.app import make_app
+from twostroke.cli.app import VERBS, make_app
 from twostroke.config import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +52,25 @@ def test_the_page_of_variables_is_the_table_of_the_code() -> None:
     text = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     assert rows == [(v.name, v.default, v.reason) for v in ENVIRONMENT]
+
+
+def option_rows(verb: str) -> list[tuple[str, str, str]]:
+    """The options of a verb as docs/options.md writes them: names, default, meaning."""
+    rows = []
+    for option in import_module(VERBS[verb]).OPTIONS:
+        names = ", ".join(f"`{name}`" for name in option.flags or (option.metavar,))
+        has_default = option.default is not None and option.type is not bool
+        default = f"`{option.default}`" if has_default else ""
+        rows.append((names, default, (option.help or "").replace("|", "\\|")))
+    return rows
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_page_of_options_is_the_table_of_the_code(verb: str) -> None:
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## {verb}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert lines == [f"| {' | '.join(row)} |" for row in option_rows(verb)]
 
 
 def test_the_readme_names_every_tensor_type_and_family_that_runs() -> None:

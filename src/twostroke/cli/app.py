@@ -1,4 +1,4 @@
-"""The command line as Typer reads it: every verb, its flags and its help."""
+"""The command `twostroke` as a Typer app: its verbs, each with its options and its help."""
 
 from __future__ import annotations
 

@@ -160,9 +160,9 @@ def command(
     Example: twostroke chat smollm2:135m --system "Answer in one sentence."
     """
     config = replace(config, max_num_seqs=2)
-    from twostroke.cli.progress import PrefillProgress
+    from twostroke.cli.progress import PrefillBar
     from twostroke.llm import LLM
 
-    llm = LLM(model, config, observers=(PrefillProgress(),))
+    llm = LLM(model, config, observers=(PrefillBar(),))
     print(f"twostroke: {model}, {llm.built.summary}", file=sys.stderr)
     converse(llm, system, params, explain=explain)

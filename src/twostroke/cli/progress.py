@@ -1,6 +1,4 @@
-"""What a person sees on stderr while waiting: a bar while the prompt is read or a file is
-fetched.
-"""
+"""A bar on stderr while the prompt is prefilled."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ _SHOW_AFTER_S = 0.25  # a short prompt needs no bar
 _WIDTH = 24
 
 
-class PrefillProgress:
+class PrefillBar:
     """An observer that draws how much of the prompt is read: tokens done, rate, time left.
 
-    Silent where stderr is no terminal. The slow first token is the moment to say what is going on.
+    Silent where stderr is no terminal.
     """
 
     def __init__(self) -> None:

@@ -58,10 +58,10 @@ def command(
     if config.backend != "reference":
         leave_blas_alone()
     with without_garbage_collection():
-        from twostroke.cli.progress import PrefillProgress
+        from twostroke.cli.progress import PrefillBar
         from twostroke.llm import LLM
 
-        progress = PrefillProgress()
+        progress = PrefillBar()
         llm = LLM(model, replace(config, max_num_seqs=1), observers=(progress,))
     encoded = encode(llm, asked, raw=raw, system=system)
     deltas = collect(llm, encoded, params, show=not as_json)

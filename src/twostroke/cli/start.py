@@ -1,4 +1,4 @@
-"""What makes a command answer sooner; nothing here changes an answer."""
+"""Two ways to start a command sooner; neither changes an answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Leave the cyclic collector off while modules and a model are loaded: all of it stays.
+    """Turn the cyclic garbage collector off while modules and a model are loaded.
 
-    Collecting again and again what cannot be garbage takes 13 ms of a start of 300.
+    Everything loaded then stays in use, so each collection is in vain: 13 ms of a start of 300.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -24,8 +24,8 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def leave_blas_alone() -> None:
-    """Tell NumPy's BLAS, before it is loaded, to start no threads: 10 ms for what nobody calls.
+    """Make NumPy's BLAS start no threads, which takes 10 ms; call this before NumPy is imported.
 
-    The native backend multiplies with kernels of its own.
+    The native backend multiplies with kernels of its own and never calls BLAS.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

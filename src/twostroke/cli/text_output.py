@@ -1,4 +1,4 @@
-"""How commands print: untrusted text made harmless, bytes made readable, JSON as one document."""
+"""Printing for commands: untrusted text made harmless, readable sizes, rows, one JSON document."""
 
 from __future__ import annotations
 

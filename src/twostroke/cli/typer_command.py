@@ -18,8 +18,7 @@ def typer_command(verb: Callable[..., None], options: Sequence[Option]) -> Calla
         verb(**arguments_of(options, values))
 
     command.__doc__ = verb.__doc__
-    # Typer reads names, types and defaults from the signature. Assigned as an attribute that
-    # functions have without declaring it.
+    # Typer reads names, types and defaults from the signature.
     command.__signature__ = Signature([_parameter(option) for option in options])  # type: ignore[attr-defined]
     return command
 
