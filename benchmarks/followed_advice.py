@@ -1,11 +1,12 @@
-"""Advice that was followed, and whether it saved what it said: a clock moved, chunks left out.
+"""Advice that was followed: its predicted saving beside its measured one. Two pieces of advice.
 
     python benchmarks/followed_advice.py MODEL.gguf [--threads 2] [--repeat 5]
 
 Clock: a long system prompt begins with the time, so that every request misses the cache from there
-on; the advice is to keep the head stable, and the clock moves behind the question. Chunks: twenty
-retrieved chunks in the prompt become five. Each saving is told from the measured request before the
-change; what it was is the difference of the medians of both. The last line of stdout is JSON.
+on; the advice is to keep the prefix unchanged, and the clock moves behind the question. Chunks:
+twenty retrieved chunks in the prompt become five. Each saving is predicted from the measured
+request before the change; the measured saving is the difference of the medians of both. The last
+line of stdout is JSON.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Capacity at a target as planned by simulation, beside what the load tool finds on a server.
+"""Capacity at a target as planned by simulation, beside the load tool's measurement of a server.
 
     python benchmarks/planned_capacity.py MODEL.gguf [--target-tpot 0.02] [--target-ttft 1.0]
         [--words 60] [--output 48] [--clients 2,4,6,8,10,12,16]
 
 Needs a stored fit (`twostroke predict MODEL --calibrate`). The server runs as a user's would, in a
 process of its own; clients send one request after another (`twostroke bench --url` does the same).
-Prompt, cached head and answer lengths of the simulation are those that the endpoint's usage told.
+Prompt, cached prefix and answer lengths of the simulation are those that the endpoint's usage told.
 Capacity: the most clients whose 95th percentiles keep the targets, between two tried numbers by
 where the line through them crosses the target. The last line of stdout is one JSON object.
 """

@@ -1,4 +1,4 @@
-"""Memory as planned beside what an engine of the same settings really allocated.
+"""Memory as planned beside the real allocation of an engine with the same settings.
 
     python benchmarks/planned_memory.py MODEL.gguf [MODEL.gguf ...] [--context 4096]
         [--concurrency 4]

@@ -1,4 +1,4 @@
-"""How far predictions lie from what is measured: prefill by length, decode by depth and batch.
+"""The distance of predictions from measurements: prefill by length, decode by depth and batch.
 
     python benchmarks/prediction.py MODEL [MODEL ...] [--calibrate] [--threads 2] [--json FILE]
 
@@ -42,7 +42,7 @@ REPEAT = 3
 
 
 class Probe:
-    """What the machine gives right now, against what it gave when it was calibrated."""
+    """The machine's speed right now over its speed at calibration."""
 
     def __init__(self, built: BuiltEngine, reference: MachineProfile) -> None:
         self._speed = built.backend.probe()

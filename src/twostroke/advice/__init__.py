@@ -1,4 +1,4 @@
-"""Advice: from what was measured to what to change, with the seconds it would save.
+"""Advice: from measured times to changes, each with the seconds that it would save.
 
 Arithmetic on records and predictions; knows no engine, no log and no clock. A saving is exact, a
 range, or None where nothing can be computed: never folklore.

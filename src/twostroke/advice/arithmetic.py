@@ -1,7 +1,7 @@
 """The formulas that tie counts, rates, bytes and operations to seconds.
 
-Knows neither records nor engines. Every function is exact on what it is given; a result that
-the arguments do not determine is None.
+Knows neither records nor engines. Every function is exact on its arguments; a result that they do
+not determine is None.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Advice in a line, for logs: what a record's own numbers say, nothing where they are too few."""
+"""Advice in a line, for logs, from one record's own numbers; none where they are too few."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from twostroke.record import RequestRecord
 
 MIN_NEW_TOKENS = 32
 _MOST = 3
-_SHARE = 0.05  # of the wait; what saves less is not worth a line
+_SHARE = 0.05  # of the wait; a smaller saving is not worth a line
 
 
 def brief(record: RequestRecord) -> tuple[str, ...]:
@@ -24,7 +24,7 @@ def brief(record: RequestRecord) -> tuple[str, ...]:
 
 
 def saving_text(cure: Cure) -> str:
-    """Return what a cure saves, for people."""
+    """Return the saving of a cure, for people."""
     low, high = cure.saves_low_s, cure.saves_high_s
     if low is None or high is None:
         return "what this request does not tell"

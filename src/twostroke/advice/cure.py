@@ -1,4 +1,4 @@
-"""One thing to change, and what it would save."""
+"""One thing to change, and the seconds that the change would save."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from twostroke.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
-    """A change, in the imperative, with what it would save over the requests it was computed from.
+    """A change, in the imperative, with its saving over the requests that it was computed from.
 
     saves_low_s, saves_high_s: equal when the arithmetic is exact, a range when it is bounded, None
-    when nothing can be computed. basis: the arithmetic in words. side_effect: what else it changes.
+    when nothing can be computed. basis: the arithmetic in words. side_effect: other consequences.
     """
 
     key: str
@@ -63,8 +63,8 @@ def unpredicted(key: str, what: str, basis: str = "") -> Cure:
 
 
 def in_order(cures: list[Cure]) -> tuple[Cure, ...]:
-    """Return the cures by what they surely save, the most first; those without a number last.
+    """Return the cures, the largest sure saving first; those without a number last.
 
-    Python's sort is stable: where nothing can be predicted the order given stays.
+    Where nothing can be predicted the given order stays, as Python's sort is stable.
     """
     return tuple(sorted(cures, key=lambda c: -(c.saves_low_s or 0.0) if c.is_predicted else 1.0))

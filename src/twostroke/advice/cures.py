@@ -1,7 +1,7 @@
 """The cures by phase, each with its arithmetic.
 
-A caller gives measured seconds and counts; what it does not know it leaves None, and the saving
-becomes a range or None. Where nothing can be predicted, cures of a phase stand in the order of
+A caller gives measured seconds and counts. Where it leaves one None, the saving becomes a range or
+None. Where nothing can be predicted, cures of a phase stand in the order of
 docs/where-does-the-time-go.md.
 """
 
@@ -129,7 +129,7 @@ def less_queue(queue_s: float | None) -> Cure:
 
 
 def for_record(record: RequestRecord) -> tuple[Cure, ...]:
-    """Return the cures of one request, by what they surely save."""
+    """Return the cures of one request, the largest sure saving first."""
     phases, cures = record.phases, list[Cure]()
     if phases.queue_s:
         cures.append(less_queue(phases.queue_s))

@@ -1,1 +1,1 @@
-"""What `twostroke bench` runs: each phase alone, on the real runner, beside its ceiling."""
+"""The measurements of `twostroke bench`: each phase alone, and load on an endpoint."""

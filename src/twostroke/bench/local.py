@@ -1,7 +1,7 @@
 """Prefill and decode measured apart on a runner: no text, no scheduler, seeded prompts.
 
-Each row stands beside its ceiling and the hash of its greedy ids. Prefill never counts the head's
-work for inner rows; decode counts steps after the first token only.
+Each row stands beside its ceiling and the hash of its greedy ids. Prefill never counts the
+output matrix for inner rows; decode counts steps after the first token only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What our engine would allocate for a file: its forward pass recorded without the weights."""
+"""The memory that our engine would allocate for a file: its forward pass recorded, no weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from twostroke.predict.shape import WeightSizes, shape_of_model
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What an allocation would be. Units: bytes. weights: as packed for the kernels."""
+    """Sizes of an allocation. Units: bytes. weights: as packed for the kernels."""
 
     arena_bytes: int
     weights: WeightSizes

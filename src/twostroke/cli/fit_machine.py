@@ -50,6 +50,6 @@ def calibrate(model: Path, kv: str, *, threads: int | None, chunk: int) -> Fitte
     if speed is None:
         raise ConfigError("too few steps fit the model's context", value=loaded.name)
     profile = built.backend.profile
-    assert profile is not None, "what was fitted has a profile"
+    assert profile is not None, "a fit is of a measured machine"
     store_fit(fits_folder(), model, kv, profile, speed)
     return speed

@@ -41,8 +41,8 @@ def _of_ceiling(rate: float | None, ceiling: float | None) -> str:
 
 
 def phase_lines(record: RequestRecord) -> list[str]:
-    """Return the report of one request: what each phase did, its speed beside its ceiling, its
-    share.
+    """Return the report of one request: each phase with its time, its share, and its speed beside
+    its ceiling.
     """
     p, prompt, output = record.phases, record.prompt, record.output
     total = record.e2e_s
@@ -72,7 +72,7 @@ def phase_lines(record: RequestRecord) -> list[str]:
 def explanation(
     built: BuiltEngine, record: RequestRecord, num_requests: int = 1
 ) -> Explanation | None:
-    """Return which phase of a request held its wait, and what would have shortened it."""
+    """Return the phase that held a request's wait, and the cures that would have shortened it."""
     from twostroke.advice.explain import explain_record
 
     return explain_record(

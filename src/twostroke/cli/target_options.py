@@ -1,4 +1,4 @@
-"""What `plan` and `predict` share: this machine, and flags that name a device or a shape."""
+"""Options that `plan` and `predict` share: this machine, or flags that name a device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Memory that a model takes: weights, KV, recurrent state and compute buffers, by engine's rules.
 
-Ours is exact; other engines are ranges whose causes are named. Knows no machine: what a device
-offers is an argument.
+Our engine's memory is exact; that of other engines is a range whose causes are named. Knows no
+machine: a device's memory is an argument.
 Source: formulas and observed allocations collected from public threads; each rule names its engine.
 """
 
@@ -34,7 +34,7 @@ class Rules(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """An amount of memory as an interval, with the causes of what is not exact."""
+    """An amount of memory as an interval, with the causes of its width."""
 
     low: float
     high: float
@@ -161,7 +161,7 @@ class Placement:
 def place_layers(
     layer_bytes: tuple[float, ...], device_bytes: tuple[float, ...], *, last_extra: float = 0.0
 ) -> Placement:
-    """Fill devices with whole layers, one after another; the head goes where the last layer is.
+    """Fill devices with whole layers, one after another; last_extra goes where the last layer is.
 
     Filling each device as far as it goes places most layers: if this fails, no split in order fits.
     """

@@ -94,7 +94,7 @@ def _whole(value: float | None) -> int | None:
 def check_memory(
     shape: ModelShape, setup: Setup, target: Target, *, context: int, concurrency: int
 ) -> MemoryCheck:
-    """Return what the model takes and whether it fits the target.
+    """Return the memory of a model and whether it fits the target.
 
     Raises:
         ShapeError: a KV type whose blocks do not divide a row.

@@ -115,7 +115,7 @@ class ShapeFlags:
 
 
 def shape_of_flags(flags: ShapeFlags) -> ModelShape:
-    """Return the shape that the flags tell; what they leave out is missing, never a default.
+    """Return the shape that the flags tell; a fact that they leave out is missing, never a default.
 
     Raises:
         ConfigError: a number out of range.

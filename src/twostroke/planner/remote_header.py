@@ -1,7 +1,7 @@
 """A model's shape from the Hugging Face hub by range requests: headers only, never weights.
 
-A repository of GGUF files gives the head of the file asked for; one of safetensors gives its
-config.json and the sizes of its weight files.
+From a repository of GGUF files the header of the wanted file is fetched; from one of safetensors
+its config.json and the sizes of its weight files.
 """
 
 from __future__ import annotations
@@ -162,11 +162,11 @@ def _whole_size(headers: Any, status: int) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _object(data: bytes, what: str) -> dict[str, Any]:
+def _object(data: bytes, name: str) -> dict[str, Any]:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise CorruptCheckpoint(f"{what} is no JSON") from None
+        raise CorruptCheckpoint(f"{name} is no JSON") from None
     if not isinstance(value, dict):
-        raise CorruptCheckpoint(f"{what} is no JSON object")
+        raise CorruptCheckpoint(f"{name} is no JSON object")
     return value

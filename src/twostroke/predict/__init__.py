@@ -1,1 +1,1 @@
-"""What a phase should cost: operations and bytes of a slice, and this machine's peaks."""
+"""Prediction: a model's work, a machine's speed, and the time of a step that follows from both."""

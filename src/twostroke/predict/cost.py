@@ -111,8 +111,8 @@ class CostModel:
         )
         self._state_bytes = shape.state_bytes or 0
         self._row_ops = _ops_of_a_row(shape)
-        head = self._weights.lm_head.values
-        self._logit_row_ops = tuple(2.0 * head.get(unit, 0.0) for unit in _UNITS)
+        lm_head = self._weights.lm_head.values
+        self._logit_row_ops = tuple(2.0 * lm_head.get(unit, 0.0) for unit in _UNITS)
 
     @property
     def weight_bytes(self) -> int:

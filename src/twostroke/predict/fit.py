@@ -44,7 +44,7 @@ def fit_speed(
 ) -> FittedSpeed | None:
     """Return the speed that explains the steps best; None with fewer than `least`.
 
-    prior: what holds where no step was measured (None: the assumed shares). spread: the interval
+    prior: the speed of terms that no step touches (None: the assumed shares). spread: the interval
     is never narrower than this to either side.
     """
     usable = [s for s in steps if math.isfinite(s.seconds) and s.seconds > 0]
@@ -82,7 +82,7 @@ def _solve(
     rows = np.zeros((len(steps), len(TERMS)))
     for i, step in enumerate(steps):
         for j, value in step.features:
-            rows[i, j] += value / step.seconds  # body and head may share a knot
+            rows[i, j] += value / step.seconds  # body and lm_head may share a knot
     rows *= unit
     weighted = rows.T * np.array(weights)
     gram = weighted @ rows + _PULL

@@ -1,7 +1,7 @@
 """A model's shape from the header of its GGUF file: exact tensor bytes, rules of each family.
 
 Also of families that we do not run. Metadata is untrusted: a value of the wrong type counts as
-absent, and what is absent stays unknown.
+absent, and an absent value stays unknown.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ def shape_of_gguf(
 def _weights(infos: tuple[TensorInfo, ...]) -> WeightSizes:
     body: list[TensorInfo] = []
     experts: list[TensorInfo] = []
-    head = embedding = None
+    lm_head = embedding = None
     for info in infos:
         if info.name == "token_embd.weight":
             embedding = info
         elif info.name == "output.weight":
-            head = info
+            lm_head = info
         elif _EXPERTS.match(info.name):
             experts.append(info)
         elif _MATRIX.match(info.name) and len(info.shape) == 2:
             body.append(info)
-    head = head or embedding
+    lm_head = lm_head or embedding  # a tied output matrix is the embedding table
     return WeightSizes(
         total_bytes=sum(info.nbytes for info in infos),
         body=_group(body),
-        lm_head=_group([head] if head else []),
+        lm_head=_group([lm_head] if lm_head else []),
         experts=_group(experts),
     )
 

@@ -1,4 +1,4 @@
-"""What a machine can do at most: its measured peaks, and the shares of them that a step reached."""
+"""A machine's peaks: operations and bytes per second, measured or from a datasheet."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def _is_tied(keys: ConfigKeys) -> bool:
     if isinstance(said, bool):
         return said
     is_tied = keys.kind in _TIED_BY_DEFAULT
-    what = f"the default of {keys.kind}" if is_tied else "absent; untied is the larger"
-    keys.note(f"tie_word_embeddings = {str(is_tied).lower()}, {what}")
+    why = f"the default of {keys.kind}" if is_tied else "absent; untied is the larger"
+    keys.note(f"tie_word_embeddings = {str(is_tied).lower()}, {why}")
     return is_tied
 
 

@@ -1,4 +1,4 @@
-"""The engine's predictor: says what a step will take and learns from what it took.
+"""The engine's predictor: predicts the time of a step and learns from the measured time.
 
 Belongs to the thread that steps the engine. Other threads take `current`, which never changes.
 """

@@ -1,7 +1,7 @@
 """The shape of a model: what one token keeps, and what one step reads and multiplies.
 
 Independent of files: built from a loaded model, a GGUF header, a Hugging Face config or flags.
-What a source does not say is None and named in `missing`; it never becomes a number.
+A fact that the source does not tell is None and named in `missing`; it never becomes a number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FP32_TYPES = (GGMLType.F32, GGMLType.F16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """What one layer keeps of a token, and the width of its attention.
+    """The cache of one layer for one token, and the width of its attention.
 
     window 0: full attention. latent_dim: MLA keeps one row of so many values and no V. shares_kv:
     reads another layer's cache. state_bytes: of a recurrent layer, per sequence.
@@ -92,8 +92,8 @@ class WeightSizes:
 class ModelShape:
     """A model for memory and time. weights None: unknown. source: where the shape was read.
 
-    assumed: what the source leaves to its reader, in words. missing: facts without which an answer
-    is unknown.
+    assumed: facts that the source leaves to its reader, in words. missing: facts without which an
+    answer is unknown.
     """
 
     name: str

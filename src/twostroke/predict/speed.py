@@ -50,7 +50,7 @@ def phase_of(has_prefill: bool) -> Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What a device does at most and which share of it a step reaches. None: unknown.
+    """A device's peaks and the share of them that a step reaches. None: unknown.
 
     Units: bytes per second; operations per second of any unit. A profile knows both by itself.
     unmeasured: phases without a time, because the peaks are unknown and no step of them was seen.

@@ -1,4 +1,4 @@
-"""Fits on disk, one file a model, KV type, machine and build. What cannot be read is not there."""
+"""Fits on disk, one file a model, KV type, machine and build. An unreadable file counts as none."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _newest(folder: Path) -> Iterable[Path]:
 
 
 def _read(path: Path, profile: MachineProfile) -> tuple[FittedSpeed, dict[str, Any]] | None:
-    """Return a fit of this machine and build, and what else its file says."""
+    """Return a fit of this machine and build, and the whole document of its file."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None
