@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation import tokens
-from twostroke.cache.manager import KVCacheManager, Lease
+from twostroke.cache.lease import Lease
+from twostroke.cache.manager import KVCacheManager
 from twostroke.cache.radix import token_key
 
 

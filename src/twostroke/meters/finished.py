@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import pairwise
+from typing import Any
 
 from twostroke.events import Finished
 from twostroke.meters.account import Account, PhaseSum
@@ -26,12 +27,8 @@ def record_of(
 
     Units: tail_s in seconds, from the last token to the end.
     """
-    arrived, prefill, decode, admitted = (
-        account.arrived,
-        account.prefill,
-        account.decode,
-        account.admitted,
-    )
+    arrived, admitted = account.arrived, account.admitted
+    prefill, decode = account.prefill, account.decode
     t_arrival_s = arrived.t_s - (arrived.load_s or 0.0) - (arrived.init_s or 0.0)
     times = account.token_times_s
     return RequestRecord(
@@ -56,20 +53,23 @@ def record_of(
         batch_mean=account.batch_sum / decode.num_steps if decode.num_steps else None,
         ctx_end=event.context_len,
         kv_bytes=event.kv_bytes,
-        prefill_mfu=prefill.share(prefill.arithmetic_s),
-        decode_mfu=decode.share(decode.arithmetic_s),
-        prefill_mbu=prefill.share(prefill.traffic_s),
-        decode_mbu=decode.share(decode.traffic_s),
-        prefill_ceiling_tok_s=prefill.ceiling_tok_s,
-        decode_ceiling_tok_s=decode.ceiling_tok_s,
-        predicted_prefill_s=prefill.predicted_s if prefill.num_steps else None,
-        predicted_decode_s=decode.predicted_s if decode.num_steps else None,
-        prefill_error=prefill.error,
-        decode_error=decode.error,
+        **_beside_peaks("prefill", prefill),
+        **_beside_peaks("decode", decode),
         cache=admitted.cache if admitted is not None else CacheOutcome(),
         finish=event.reason.value,
         meter=Meter(flags=("cold",) if account.is_cold else ()),
     )
+
+
+def _beside_peaks(phase: str, sums: PhaseSum) -> dict[str, Any]:
+    """Return a phase's figures beside this machine's peaks and beside its prediction."""
+    return {
+        f"{phase}_mfu": sums.share(sums.arithmetic_s),
+        f"{phase}_mbu": sums.share(sums.traffic_s),
+        f"{phase}_ceiling_tok_s": sums.ceiling_tok_s,
+        f"predicted_{phase}_s": sums.predicted_s if sums.num_steps else None,
+        f"{phase}_error": sums.error,
+    }
 
 
 def _phases(account: Account, tail_s: float) -> PhaseTimes:

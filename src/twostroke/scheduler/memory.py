@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twostroke.cache.explain import CacheExplainer
-from twostroke.cache.manager import Allocation, KVCacheManager
+from twostroke.cache.lease import Allocation
+from twostroke.cache.manager import KVCacheManager
 from twostroke.record import CacheOutcome
 from twostroke.scheduler.policy import promised_tokens
 from twostroke.scheduler.sequence import Sequence, SequenceState

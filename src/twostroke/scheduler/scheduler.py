@@ -24,7 +24,7 @@ from twostroke.scheduler.memory import SequenceMemory
 from twostroke.scheduler.outlook import Outlook
 from twostroke.scheduler.planning import StepPlanner
 from twostroke.scheduler.policy import GROWTH_TOKENS, max_total_tokens, promised_tokens
-from twostroke.scheduler.progress import PrefillProgress, Progress, ProgressBoard
+from twostroke.scheduler.progress import PrefillProgress, Progress
 from twostroke.scheduler.queues import Queues
 from twostroke.scheduler.sequence import Sequence
 from twostroke.scheduler.updater import SequenceUpdater
@@ -54,19 +54,11 @@ class Scheduler:
         self._prefill_chunk = config.prefill_chunk
         self._cache = cache
         self._predictor = predictor
-        self._clock = clock
         self._growth_tokens = growth_tokens
         self._block_bytes = block_bytes
         self._queues = Queues()
-        self._board = ProgressBoard()
         self._events: list[Event] = []
-        self._wait = WaitLimit(
-            predictor,
-            max_waiting=max_waiting,
-            max_wait_s=max_wait_s,
-            max_num_seqs=config.max_num_seqs,
-            prefill_chunk=config.prefill_chunk,
-        )
+        self._wait = WaitLimit(predictor, config, max_waiting=max_waiting, max_wait_s=max_wait_s)
         self._memory = SequenceMemory(
             cache, growth_tokens=growth_tokens, prefill_price_s=self.predicted_prefill_s
         )
@@ -74,12 +66,7 @@ class Scheduler:
             config, self._queues, self._memory, predictor, clock=clock, events=self._events
         )
         self._updater = SequenceUpdater(
-            self._queues,
-            self._memory,
-            self._board,
-            clock=clock,
-            events=self._events,
-            block_bytes=block_bytes,
+            self._queues, self._memory, clock=clock, events=self._events, block_bytes=block_bytes
         )
         self._serial = 0
         self._last_end_s: float | None = None  # of the step before, while there is work
@@ -124,7 +111,7 @@ class Scheduler:
     @property
     def prefill_progress(self) -> Mapping[str, PrefillProgress]:
         """The progress of each prompt whose request has not ended, by request id: a snapshot."""
-        return self._board.snapshot()
+        return self._updater.board.snapshot()
 
     def get(self, request_id: str) -> Sequence | None:
         """Return a sequence that has not ended."""
@@ -197,7 +184,7 @@ class Scheduler:
         self._serial += 1
         sequence = Sequence(request, key, max_num_tokens=limit, serial=self._serial)
         self._queues.add(sequence)
-        self._board.put(sequence)
+        self._updater.board.put(sequence)
 
     def _total_limit(self, params: SamplingParams, num_prompt: int) -> int:
         return max_total_tokens(

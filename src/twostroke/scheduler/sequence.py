@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from twostroke.cache.manager import Lease
+from twostroke.cache.lease import Lease
 from twostroke.cache.radix import TOKEN_BYTES, common_tokens, token_key
 from twostroke.request import FinishReason, Request
 from twostroke.sampling import needs_history

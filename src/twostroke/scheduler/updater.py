@@ -14,7 +14,7 @@ from twostroke.step import BLOCK_SIZE, Sampled, StepPlan, StepResult
 
 
 class SequenceUpdater:
-    """Appends tokens and ends sequences. Finished events go to `events`.
+    """Appends tokens and ends sequences. Finished events go to `events`, progress to `board`.
 
     Units: block_bytes in bytes a KV block; None: unknown.
     """
@@ -23,7 +23,6 @@ class SequenceUpdater:
         self,
         queues: Queues,
         memory: SequenceMemory,
-        board: ProgressBoard,
         *,
         clock: Callable[[], float],
         events: list[Event],
@@ -31,7 +30,7 @@ class SequenceUpdater:
     ) -> None:
         self._queues = queues
         self._memory = memory
-        self._board = board
+        self.board = ProgressBoard()
         self._clock = clock
         self._events = events
         self._block_bytes = block_bytes
@@ -50,7 +49,7 @@ class SequenceUpdater:
             self._memory.commit(sequence, with_tail=is_done)
             if is_done and not sequence.output_token_ids:
                 self._memory.remember_prompt(sequence)
-            self._board.put(sequence)
+            self.board.put(sequence)
             if s.sample is not None:
                 progress.append(self._append(sequence, result.sampled[s.request_id]))
             elif is_done:
@@ -88,7 +87,7 @@ class SequenceUpdater:
         is_trusted = reason is not FinishReason.ERROR
         num_blocks = self._memory.release(sequence, is_trusted=is_trusted)
         self._queues.finish(sequence)
-        self._board.drop(sequence.id)
+        self.board.drop(sequence.id)
         if num_tokens_kept is not None:
             del sequence.output_token_ids[num_tokens_kept:]
         sequence.finish_reason = reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from twostroke.config import EngineConfig
 from twostroke.errors import QueueFull
 from twostroke.scheduler.budget import prefill_price_s
 from twostroke.scheduler.queues import Queues
@@ -23,17 +24,16 @@ class WaitLimit:
     def __init__(
         self,
         predictor: StepPredictor,
+        config: EngineConfig,
         *,
         max_waiting: int,
         max_wait_s: float,
-        max_num_seqs: int,
-        prefill_chunk: int,
     ) -> None:
         self._predictor = predictor
         self._max_waiting = max_waiting
         self._max_wait_s = max_wait_s
-        self._max_num_seqs = max_num_seqs
-        self._prefill_chunk = prefill_chunk
+        self._max_num_seqs = config.max_num_seqs
+        self._prefill_chunk = config.prefill_chunk
 
     def predicted_s(self, queues: Queues) -> float | None:
         """Return how long a request added now would wait; None while a needed speed is unknown.
