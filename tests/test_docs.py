@@ -15,6 +15,17 @@ from twostroke.config import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "tests" / "README.md",
+    ROOT / "tests" / "golden" / "README.md",
+    ROOT / "benchmarks" / "README.md",
+]
+FOLDERS = ("src", "native", "tests", "benchmarks", "docs", "dev", ".ci")
+FILES = [p.relative_to(ROOT).as_posix() for f in FOLDERS for p in (ROOT / f).rglob("*.*")]
+FILES += [p.name for p in ROOT.glob("*.*")]
+MOST_COLUMNS = 120
 
 
 def commands(page: Path) -> list[str]:
@@ -40,12 +51,48 @@ def test_a_command_that_is_shown_has_only_flags_that_exist(line: str) -> None:
     assert used <= known
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
+def test_lines_are_short(page: Path) -> None:
+    """Table rows, code blocks and lines that are one long link cannot break."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    long = [line for line in text.splitlines() if len(line) > MOST_COLUMNS]
+    assert not [x for x in long if not x.startswith(("|", "    ")) and " " in x.strip()]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
+def test_source_files_that_are_named_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    names = set(re.findall(r"`([\w./-]+\.(?:py|md|h|cpp|inc|sh))`", text)) - {"llama.cpp"}
+    assert not {
+        name for name in names if not any(f"/{path}".endswith(f"/{name}") for path in FILES)
+    }
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=name_of)
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
     local = [t for t in targets if not t.startswith(("http:", "https:", "mailto:"))]
     missing = [t for t in local if not (page.parent / t).exists()]
     assert not missing
+
+
+def test_the_index_of_the_pages_lists_every_page_once() -> None:
+    folder = ROOT / "docs"
+    listed = re.findall(
+        r"^- \[.+?\]\(([\w-]+\.md)\)", (folder / "README.md").read_text(), re.MULTILINE
+    )
+    assert sorted(listed) == sorted(p.name for p in folder.glob("*.md") if p.name != "README.md")
+
+
+def test_every_benchmark_is_in_the_table_of_its_page() -> None:
+    folder = ROOT / "benchmarks"
+    listed = re.findall(r"^\| `([\w/]+\.py)` \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert {path.name for path in folder.glob("*.py")} <= set(listed)
+    assert all((folder / name).exists() for name in listed)
 
 
 def test_the_page_of_variables_is_the_table_of_the_code() -> None:
