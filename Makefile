@@ -39,8 +39,7 @@ test-models: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "models"
 
 test-clients: $(VENV)/.dev
-	@test -x .venvs/clients/bin/python || $(PYTHON) -m venv .venvs/clients
-	@bash .ci/install .venvs/clients/bin/python clients
+	@bash .ci/clients $(PYTHON)
 	$(BIN)/twostroke pull smollm2:135m
 	$(BIN)/python -m pytest -m "clients"
 

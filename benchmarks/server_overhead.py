@@ -33,7 +33,7 @@ from typing import Any
 from peers.machine import machine_card
 
 from twostroke.bench.client_record import percentile
-from twostroke.bench.http_stream import Endpoint
+from twostroke.bench.http_stream import LoadTarget
 from twostroke.config import EngineConfig
 from twostroke.llm import LLM
 from twostroke.request import SamplingParams
@@ -113,7 +113,7 @@ async def ask(url: str, text: str, num_output: int) -> Seen:
     times: list[float] = []
     record: dict[str, Any] = {}
     start_s = time.monotonic()
-    async for line, now_s in Endpoint(url).lines(
+    async for line, now_s in LoadTarget(url).lines(
         "/chat/completions", json.dumps(body).encode(), {}, 120
     ):
         if not line.startswith(b"data: {"):

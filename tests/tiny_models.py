@@ -158,7 +158,7 @@ def write_named(path: Path, name: str) -> str:
     return write_tiny(path, family, **overrides)
 
 
-def _add_shape(writer: GGUFWriter, spec: TinySpec) -> None:
+def _add_shape(writer: GGUFWriter, spec: TinySpec, *, num_vocab: int = NUM_VOCAB) -> None:
     writer.add_name(f"tiny {spec.family}")
     writer.add_context_length(spec.context_length)
     writer.add_embedding_length(spec.hidden_size)
@@ -169,7 +169,7 @@ def _add_shape(writer: GGUFWriter, spec: TinySpec) -> None:
     writer.add_layer_norm_rms_eps(spec.rms_norm_eps)
     writer.add_quantization_version(2)
     if spec.family == "llama":
-        writer.add_vocab_size(NUM_VOCAB)
+        writer.add_vocab_size(num_vocab)
     if spec.family != "qwen2" and (
         spec.family != "llama" or spec.head_dim * spec.num_heads != spec.hidden_size
     ):
@@ -267,17 +267,17 @@ class _Weights:
         self.writer.add_tensor(name, stored, raw_dtype=GGMLQuantizationType[kind])
 
 
-def _add_tensors(writer: GGUFWriter, spec: TinySpec) -> str:
+def _add_tensors(writer: GGUFWriter, spec: TinySpec, *, num_vocab: int = NUM_VOCAB) -> str:
     weights = _Weights(writer, spec)
     hidden = spec.hidden_size
-    weights.typed("token_embd.weight", NUM_VOCAB, hidden, EMBEDDING_STD, spec.embedding_type)
+    weights.typed("token_embd.weight", num_vocab, hidden, EMBEDDING_STD, spec.embedding_type)
     if spec.rope_scaling == "llama3":
         weights.add("rope_freqs.weight", llama3_rope_factors(spec), "F32")
     for layer in range(spec.num_layers):
         _add_layer(weights, spec, f"blk.{layer}.")
     weights.vector("output_norm.weight", hidden, 1.0)
     if not spec.is_tied:
-        weights.typed("output.weight", NUM_VOCAB, hidden, OUTPUT_STD, spec.output_type)
+        weights.typed("output.weight", num_vocab, hidden, OUTPUT_STD, spec.output_type)
     return weights.digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.server.serving import Served
 from tests.tiny_models import write_tiny
 from twostroke.bench.client_record import Result, percentile
-from twostroke.bench.http_stream import Endpoint, EndpointFailed
+from twostroke.bench.http_stream import EndpointFailed, LoadTarget
 from twostroke.bench.load_summary import Goals, summary
 from twostroke.bench.remote import Load, prompt_of, run_load
 from twostroke.cli.bench_url import parse_goals
@@ -166,9 +166,9 @@ def test_goals_and_addresses_are_checked() -> None:
         with pytest.raises(ConfigError):
             parse_goals(text)
     with pytest.raises(ConfigError):
-        Endpoint("ftp://host")
-    assert Endpoint("localhost:8000").base == "/v1"
-    assert Endpoint("https://host/api/v1/").base == "/api/v1"
+        LoadTarget("ftp://host")
+    assert LoadTarget("localhost:8000").base == "/v1"
+    assert LoadTarget("https://host/api/v1/").base == "/api/v1"
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,8 @@ class Throttle:
     """Between the engine and its runner: makes steps slow, or fail, while a test runs.
 
     script: tokens that the next samples become, whatever the model would say; each must be one
-    that the mask of its answer allows. Units: step_s in seconds.
+    that the mask of its answer allows. answers: the same by request id, for requests side by side.
+    Units: step_s in seconds.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class Throttle:
         self.fault: BaseException | None = None
         self.num_steps = 0
         self.script: deque[int] = deque()
+        self.answers: dict[str, deque[int]] = {}
 
     def over(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def throttled(plan: Any) -> Any:
@@ -60,12 +62,15 @@ class Throttle:
         return throttled
 
     def _scripted(self, plan: Any, result: Any) -> Any:
-        if not self.script:
-            return result
-        (one,) = [s for s in plan.slices if s.sample is not None]
-        token_id, mask = self.script.popleft(), one.sample.mask
-        assert mask is None or mask[token_id // 8] >> token_id % 8 & 1, token_id
-        return replace(result, sampled={one.request_id: Sampled(token_id)})
+        sampling = [s for s in plan.slices if s.sample is not None]
+        sampled = dict(result.sampled)
+        for one in sampling:
+            script = self.answers.get(one.request_id) or self.script
+            if script:
+                token_id, mask = script.popleft(), one.sample.mask
+                assert mask is None or mask[token_id // 8] >> token_id % 8 & 1, token_id
+                sampled[one.request_id] = Sampled(token_id)
+        return replace(result, sampled=sampled)
 
 
 class Lines:

@@ -23,7 +23,7 @@ class EndpointFailed(TwoStrokeError):
     code = "endpoint_failed"
 
 
-class Endpoint:
+class LoadTarget:
     """An address to send requests to, taken apart once.
 
     Raises:

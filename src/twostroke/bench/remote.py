@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from twostroke.bench.client_record import ReplySoFar, Result, record_of
-from twostroke.bench.http_stream import Endpoint, EndpointFailed
+from twostroke.bench.http_stream import EndpointFailed, LoadTarget
 from twostroke.dataclass import dataclass
 
 KINDS = ("unseen", "same", "short", "long")
@@ -68,7 +68,7 @@ async def run_load(
     Raises:
         ConfigError: a bad URL. EndpointFailed: not one request was answered.
     """
-    endpoint = Endpoint(url)
+    endpoint = LoadTarget(url)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     results: list[Result] = []
     worst = [0.0]
@@ -122,7 +122,7 @@ async def _watch_loop(worst: list[float]) -> None:
 
 
 async def _ask(
-    endpoint: Endpoint,
+    endpoint: LoadTarget,
     load: Load,
     headers: dict[str, str],
     kind: str,

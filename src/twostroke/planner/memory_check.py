@@ -221,8 +221,7 @@ def largest_context(
     """Return the longest context that surely fits, at most the model's own; None: unknown."""
 
     def fits(context: int) -> bool | None:
-        check = check_memory(shape, setup, target, context=context, concurrency=concurrency)
-        return _surely(check)
+        return _surely(check_memory(shape, setup, target, context=context, concurrency=concurrency))
 
     return _largest(fits, shape.context_length or LARGEST_CONTEXT)
 

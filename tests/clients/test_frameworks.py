@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests.clients.agents import python_of
 from tests.server.serving import Served
 
 pytestmark = pytest.mark.clients
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venvs" / "clients" / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +30,14 @@ def sample(smollm2_path: Path) -> Iterator[Served]:
 
 
 def run(*arguments: str) -> str:
-    if not PYTHON.exists():
-        pytest.fail(f"{PYTHON} is missing: run `make test-clients`, which makes it")
-    done = subprocess.run(
-        [PYTHON, *arguments], capture_output=True, text=True, check=False, timeout=300
-    )
+    command = [python_of("client-frameworks"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def talk(script: str, url: str) -> dict[str, Any]:
-    path = ROOT / "tests" / "server" / "frameworks" / script
+    path = ROOT / "tests" / "clients" / "frameworks" / script
     found: dict[str, Any] = json.loads(run(str(path), url).splitlines()[-1])
     return found
 
