@@ -99,7 +99,7 @@ def test_a_build_from_the_wheel_needs_only_tools_of_the_build_lock() -> None:
     assert set(PYPROJECT["build-system"]["requires"]) <= set(GROUPS["build"])
 
 
-@pytest.mark.parametrize("what", ["run", "dev", "clients", "peer-llama", "peer-openvino", "update"])
+@pytest.mark.parametrize("what", sorted(WANTED.keys() - {"build"}))
 def test_pip_is_asked_for_nothing_that_has_no_hash(tmp_path: Path, what: str) -> None:
     log = tmp_path / "log"
     python = tmp_path / "python"

@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from twostroke.cli import quick_run
 from twostroke.cli.start import without_garbage_collection
-from twostroke.cli.table import arguments_of
 from twostroke.errors import TwoStrokeError
 
 INTERRUPTED = 130
@@ -19,8 +17,7 @@ INTERRUPTED = 130
 def invoke(arguments: list[str]) -> int:
     """Run one command line and return its exit code; never raises for a user's mistake."""
     try:
-        if arguments[:1] != ["run"] or not _run_at_once(arguments[1:]):
-            _run_verb(arguments)
+        _run_verb(arguments)
     except TwoStrokeError as error:
         print(f"twostroke: {error}", file=sys.stderr)
         return error.exit_code
@@ -35,16 +32,6 @@ def invoke(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
-
-
-def _run_at_once(words: list[str]) -> bool:
-    """Answer a prompt without Typer; False where only Typer can read the words."""
-    from twostroke.cli import run
-
-    values = quick_run.parse(run.OPTIONS, words)
-    if values is not None:
-        run.command(**arguments_of(run.OPTIONS, values))
-    return values is not None
 
 
 def _run_verb(arguments: list[str]) -> None:

@@ -1,7 +1,4 @@
-"""twostroke run: one prompt, one answer, and the report of both phases.
-
-Free of Typer, so that a start need not wait for it (see quick_run).
-"""
+"""twostroke run: one prompt, one answer, and the report of both phases."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One row for each option of a verb: its name, type, default, help, and the setting it makes.
 
-The rows are data: `typer_command` makes Typer's commands of them, `quick_run` reads a plain command
-line with them, and `docs/options.md` lists them. This module knows no verb and no Typer.
+The rows are data: `typer_command` makes Typer's commands of them and `docs/options.md` lists them.
+This module knows no verb and no Typer.
 """
 
 from __future__ import annotations
