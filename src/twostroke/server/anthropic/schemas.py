@@ -10,6 +10,7 @@ from pydantic import Field
 from twostroke.errors import RequestError
 from twostroke.request import SamplingParams
 from twostroke.server.http.connection import Body, Label, Number
+from twostroke.server.images import NoImages
 from twostroke.server.tools import MAX_TOOLS, ToolName, Tools
 
 
@@ -106,7 +107,7 @@ class CountRequest(Body):
     """POST /v1/messages/count_tokens."""
 
     model: str
-    messages: list[AnthropicMessage] = Field(min_length=1)
+    messages: Annotated[list[AnthropicMessage], NoImages] = Field(min_length=1)
     system: str | list[TextBlock] | None = None
 
     tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS)] | None = None

@@ -9,6 +9,7 @@ from pydantic import Field
 from twostroke.errors import RequestError
 from twostroke.request import MAX_SEED, SamplingParams
 from twostroke.server.http.connection import Body, Label, Number
+from twostroke.server.images import NoImages
 from twostroke.server.openai.tools import ToolFunction
 from twostroke.server.tools import JSON_OBJECT, MAX_TOOLS, ToolName, Tools
 
@@ -179,7 +180,7 @@ def _call(call: OllamaCall) -> dict[str, Any]:
 class OllamaChatRequest(GenerationBody):
     """POST /api/chat."""
 
-    messages: list[OllamaMessage] = Field(default_factory=list)
+    messages: Annotated[list[OllamaMessage], NoImages] = Field(default_factory=list)
     tools: Annotated[list[OllamaTool], Field(max_length=MAX_TOOLS)] | None = None
 
     def checked_tools(self) -> Tools:

@@ -16,6 +16,7 @@ from twostroke.server.errors import Unsupported
 from twostroke.server.generate import GenerationRequest, ReplyState, accept, generate
 from twostroke.server.http.connection import Body, Label, parse
 from twostroke.server.http.route_docs import takes
+from twostroke.server.images import NoImages
 from twostroke.server.openai.base import ChatMessage, CompletionBody, CompletionCodec, finish_name
 from twostroke.server.openai.logprobs import chat_logprobs
 from twostroke.server.openai.tools import Tool, ToolChoice, calls_json, parsed_arguments, tools_of
@@ -45,7 +46,7 @@ class ResponseFormat(Body):
 class ChatRequest(CompletionBody):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], NoImages] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)

@@ -6,7 +6,7 @@ Nothing runs and nothing changes: the prefix cache is looked at, not used.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -19,6 +19,7 @@ from twostroke.request import SamplingParams
 from twostroke.server.generate import ReplyState, accept
 from twostroke.server.http.connection import Body, Label, parse
 from twostroke.server.http.route_docs import takes
+from twostroke.server.images import NoImages
 from twostroke.server.openai.base import ChatMessage
 from twostroke.server.openai.chat import messages_of
 from twostroke.server.prompts import ChatPrompt, Prompt
@@ -31,7 +32,7 @@ class PredictRequest(Body):
     """POST /v1/predict: the messages or the prompt that would be sent."""
 
     model: str | None = None
-    messages: list[ChatMessage] | None = Field(default=None, min_length=1)
+    messages: Annotated[list[ChatMessage] | None, NoImages] = Field(default=None, min_length=1)
     prompt: str | list[int] | None = None
     max_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
     cache_salt: Label | None = None

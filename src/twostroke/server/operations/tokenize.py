@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -12,6 +12,7 @@ from twostroke.generation.make_request import check_token_ids
 from twostroke.server.generate import ReplyState, accept
 from twostroke.server.http.connection import Body, parse
 from twostroke.server.http.route_docs import takes
+from twostroke.server.images import NoImages
 from twostroke.server.openai.base import ChatMessage
 from twostroke.server.openai.chat import messages_of
 from twostroke.server.prompts import ChatPrompt
@@ -25,7 +26,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     content: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Annotated[list[ChatMessage] | None, NoImages] = None
     add_special: bool = False
     parse_special: bool = False
     with_pieces: bool = False
