@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -30,6 +30,7 @@ from twostroke.server.errors import internal_error
 from twostroke.server.http.connection import SSE_COMMENT, EventStream, unless_gone
 from twostroke.server.http.middleware import Caller, Facts
 from twostroke.server.prompts import Prompt
+from twostroke.server.reasoning_request import Reasoning, with_reasoning
 from twostroke.server.service import Service
 from twostroke.server.tools import Tools, form_of
 
@@ -41,7 +42,8 @@ class GenerationRequest:
     """The generation that a request of any API asks for.
 
     history: the policy for a conversation that outgrows the context. answer_schema: the JSON
-    schema that the answer keeps to. count: answers to each prompt.
+    schema that the answer keeps to. count: answers to each prompt. reasoning: how much the
+    model shall reason first; None: as its template has it.
     """
 
     prompts: Sequence[Prompt]
@@ -52,6 +54,7 @@ class GenerationRequest:
     count: int = 1
     cache_salt: str = ""
     tells_progress: bool = False
+    reasoning: Reasoning | None = None
 
 
 @dataclass(slots=True)
@@ -194,6 +197,7 @@ async def _started(reply: ReplyState, asked: GenerationRequest) -> Answers:
     form = None
     if asked.tools.offered or asked.answer_schema is not None:
         form = await form_of(service.prompts, asked.tools, asked.answer_schema)
+    asked = replace(asked, prompts=with_reasoning(asked.prompts, asked.reasoning, service.prompts))
     if asked.history == "refuse":
         prompts = [
             await service.prompts.encode(prompt, asked.tools.offered, reply.start_s)
